@@ -26,7 +26,7 @@ const Mirrored* FindTensor(const std::vector<Mirrored>& all, const at::Tensor& t
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<MirrorModule>> MirrorModule::Create(const TorchTree& tree) {
+absl::StatusOr<std::unique_ptr<MirrorModule>> MirrorModule::Create(const ModuleTree& tree) {
   std::unique_ptr<MirrorModule> root(new MirrorModule(tree.type_name, tree.original));
   FSDP_RETURN_IF_ERROR(root->Fill(tree, "", *root));
   // fsdp/ reads the values without LibTorch's streams: wait for each device, once.
@@ -57,7 +57,7 @@ MirrorModule* MirrorModule::Find(std::string_view fqn) {
   return module;
 }
 
-absl::Status MirrorModule::Fill(const TorchTree& tree, const std::string& path, MirrorModule& root) {
+absl::Status MirrorModule::Fill(const ModuleTree& tree, const std::string& path, MirrorModule& root) {
   for (const auto& [name, tensor] : tree.parameters) {
     if (const MirroredParameter* seen = FindTensor(root.mirrored_parameters_, tensor)) {
       // Another name of a tensor that is mirrored already: both names share the Parameter.

@@ -24,11 +24,11 @@ class Module;
 namespace fsdp {
 
 // The input of MirrorModule::Create.
-struct TorchTree {
+struct ModuleTree {
   std::string type_name;                        // "Linear"
   const torch::nn::Module* original = nullptr;  // null for a module of TorchScript
   std::vector<std::pair<std::string, at::Tensor>> parameters, buffers;
-  std::vector<std::pair<std::string, TorchTree>> children;
+  std::vector<std::pair<std::string, ModuleTree>> children;
 };
 
 // One parameter or buffer of both trees.
@@ -46,7 +46,7 @@ class MirrorModule final : public Module {
   // Parameters and buffers refer to the tensors' memory, or to a contiguous copy; one that has several names is shared.
   // requires_grad is what it is now. kInvalidArgument, with the full name, for a tensor that DType has no dtype for, or
   // that is sparse, quantized, or without memory (meta).
-  static absl::StatusOr<std::unique_ptr<MirrorModule>> Create(const TorchTree& tree);
+  static absl::StatusOr<std::unique_ptr<MirrorModule>> Create(const ModuleTree& tree);
 
   std::string_view type_name() const override { return type_name_; }
   // False for lists and dicts of modules and parameters, which FullyShard and policies leave out.
@@ -65,7 +65,7 @@ class MirrorModule final : public Module {
  private:
   MirrorModule(std::string type_name, const torch::nn::Module* original)
       : type_name_(std::move(type_name)), original_(original) {}
-  absl::Status Fill(const TorchTree& tree, const std::string& path, MirrorModule& root);
+  absl::Status Fill(const ModuleTree& tree, const std::string& path, MirrorModule& root);
   absl::StatusOr<Tensor> DoForward(const Tensor& input, Tape& tape) override;
   absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override;
 

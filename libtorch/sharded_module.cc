@@ -82,7 +82,7 @@ absl::Status FullyShardBelow(MirrorModule& module, const std::shared_ptr<const D
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShardTree(const TorchTree& tree,
+absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShardTree(const ModuleTree& tree,
                                                               std::shared_ptr<const DeviceMesh> mesh,
                                                               const ModulePredicate& units,
                                                               const FullyShardOptions& options) {
@@ -96,7 +96,7 @@ absl::StatusOr<std::unique_ptr<ShardedModule>> FullyShardTree(const TorchTree& t
   return ShardedModule::FromFullyShard(std::move(mirror));
 }
 
-absl::StatusOr<std::unique_ptr<ShardedModule>> ShardTree(const TorchTree& tree, ShardGroups groups,
+absl::StatusOr<std::unique_ptr<ShardedModule>> ShardTree(const ModuleTree& tree, ShardGroups groups,
                                                          FsdpOptions options) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<MirrorModule> mirror, MirrorModule::Create(tree));
   return ShardedModule::Wrap(std::move(mirror), std::move(groups), std::move(options));

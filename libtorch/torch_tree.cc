@@ -21,8 +21,8 @@ std::string ClassName(std::string_view name) {
 
 }  // namespace
 
-TorchTree TreeOf(torch::nn::Module& module) {
-  TorchTree tree;
+ModuleTree TreeOf(torch::nn::Module& module) {
+  ModuleTree tree;
   tree.type_name = ClassName(module.name());
   tree.original = &module;
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
@@ -35,8 +35,8 @@ TorchTree TreeOf(torch::nn::Module& module) {
   return tree;
 }
 
-TorchTree TreeOf(torch::jit::Module& module) {
-  TorchTree tree;
+ModuleTree TreeOf(torch::jit::Module& module) {
+  ModuleTree tree;
   tree.type_name = module.type()->name()->name();
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
     tree.parameters.emplace_back(item.name, item.value);

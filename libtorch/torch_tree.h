@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// TorchTrees of the two kinds of modules in LibTorch, and predicates on mirrors by the class of the original.
+// ModuleTrees of the two kinds of modules in LibTorch, and predicates on mirrors by the class of the original.
 #ifndef FSDP_LIBTORCH_TORCH_TREE_H_
 #define FSDP_LIBTORCH_TORCH_TREE_H_
 
@@ -13,8 +13,8 @@
 namespace fsdp {
 
 // The tensors of `module`, by reference. The tree keeps them alive, but not the module.
-TorchTree TreeOf(torch::nn::Module& module);
-TorchTree TreeOf(torch::jit::Module& module);
+ModuleTree TreeOf(torch::nn::Module& module);
+ModuleTree TreeOf(torch::jit::Module& module);
 
 // Holds for mirrors of torch::nn::Modules that are one of `Classes` (the Impl classes), or derived from one: a
 // ModulePredicate, for wrap policies. Modules of TorchScript have no class: use HasTypeName.

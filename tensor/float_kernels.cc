@@ -96,9 +96,9 @@ HWY_INLINE auto WithCodec(DType dtype, F f) {
 }
 
 const uint8_t* BytesOf(ConstElements e) { return static_cast<const uint8_t*>(e.data); }
-uint8_t* BytesOf(Elements e) { return static_cast<uint8_t*>(e.data); }
+uint8_t* BytesOf(MutableElements e) { return static_cast<uint8_t*>(e.data); }
 
-void CastDivideOnTarget(ConstElements source, Elements destination, size_t n, double divisor) {
+void CastDivideOnTarget(ConstElements source, MutableElements destination, size_t n, double divisor) {
   WithCodec(source.dtype, [&](auto from) HWY_ATTR {
     WithCodec(destination.dtype, [&](auto to) HWY_ATTR {
       using From = decltype(from);
@@ -111,7 +111,7 @@ void CastDivideOnTarget(ConstElements source, Elements destination, size_t n, do
   });
 }
 
-void ScaleOnTarget(Elements t, size_t n, float factor) {
+void ScaleOnTarget(MutableElements t, size_t n, float factor) {
   WithCodec(t.dtype, [&](auto codec) HWY_ATTR {
     using Codec = decltype(codec);
     const auto multiply = [factor](auto d, auto value)
@@ -139,7 +139,7 @@ void AccumulatePair(const uint8_t* from, uint8_t* to, size_t n) {
   std::memcpy(to + i * To::kBytes, sum, (n - i) * To::kBytes);
 }
 
-void AccumulateOnTarget(ConstElements source, Elements destination, size_t n) {
+void AccumulateOnTarget(ConstElements source, MutableElements destination, size_t n) {
   WithCodec(source.dtype, [&](auto from) HWY_ATTR {
     WithCodec(destination.dtype, [&](auto to) HWY_ATTR {
       AccumulatePair<decltype(from), decltype(to)>(BytesOf(source), BytesOf(destination), n);
@@ -239,15 +239,15 @@ void ConvertFloats(DType from, const void* source, DType to, void* destination, 
   (from, static_cast<const uint8_t*>(source), to, static_cast<uint8_t*>(destination), static_cast<size_t>(numel));
 }
 
-void CastDivideFloats(ConstElements source, Elements destination, int64_t numel, double divisor) {
+void CastDivideFloats(ConstElements source, MutableElements destination, int64_t numel, double divisor) {
   HWY_DYNAMIC_DISPATCH(CastDivideOnTarget)(source, destination, static_cast<size_t>(numel), divisor);
 }
 
-void AccumulateFloats(ConstElements source, Elements destination, int64_t numel) {
+void AccumulateFloats(ConstElements source, MutableElements destination, int64_t numel) {
   HWY_DYNAMIC_DISPATCH(AccumulateOnTarget)(source, destination, static_cast<size_t>(numel));
 }
 
-void ScaleFloats(Elements t, int64_t numel, float factor) {
+void ScaleFloats(MutableElements t, int64_t numel, float factor) {
   HWY_DYNAMIC_DISPATCH(ScaleOnTarget)(t, static_cast<size_t>(numel), factor);
 }
 

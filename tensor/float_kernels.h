@@ -16,7 +16,7 @@ struct ConstElements {
   DType dtype;
   const void* data;
 };
-struct Elements {
+struct MutableElements {
   DType dtype;
   void* data;
 };
@@ -27,9 +27,9 @@ void ConvertFloats(DType from, const void* source, DType to, void* destination, 
 
 // The functions below have the contracts of their namesakes in ops.h, take float64, float32, bfloat16 and float16, and
 // give the same bits on every instruction set. They check nothing. `numel` elements; source and destination may be one.
-void CastDivideFloats(ConstElements source, Elements destination, int64_t numel, double divisor);
-void AccumulateFloats(ConstElements source, Elements destination, int64_t numel);
-void ScaleFloats(Elements t, int64_t numel, float factor);
+void CastDivideFloats(ConstElements source, MutableElements destination, int64_t numel, double divisor);
+void AccumulateFloats(ConstElements source, MutableElements destination, int64_t numel);
+void ScaleFloats(MutableElements t, int64_t numel, float factor);
 // The sum of squares in float64, in a fixed order.
 double SquaredNormOfFloats(ConstElements source, int64_t numel);
 // False if an element is infinite or NaN.

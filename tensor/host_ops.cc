@@ -23,7 +23,7 @@ namespace fsdp {
 namespace {
 
 ConstElements Read(const Tensor& t) { return {t.dtype(), t.data()}; }
-Elements Write(const Tensor& t) { return {t.dtype(), t.data()}; }
+MutableElements Write(const Tensor& t) { return {t.dtype(), t.data()}; }
 
 absl::Status RunCastDivide(const Tensor& source, const Tensor& destination, double divisor) {
   FSDP_RETURN_IF_ERROR(CheckPair("cast_divide", source, destination));

@@ -276,6 +276,30 @@ std::vector<std::string> ReadsOfTheClock(const Rooms& rooms, const std::string& 
   return reads;
 }
 
+std::vector<std::string> ClassesOf(const std::string& text) {
+  std::vector<std::string> classes;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    if (!absl::StrContains(line, "{")) continue;  // a declaration
+    std::vector<absl::string_view> words = absl::StrSplit(line, ' ');
+    if (words[0] == "enum" && words.size() > 1 && words[1] == "class") words.erase(words.begin());
+    if (words.size() < 3 || (words[0] != "class" && words[0] != "struct" && words[0] != "enum")) continue;
+    classes.emplace_back(absl::StripSuffix(words[1], ":"));
+  }
+  return classes;
+}
+
+std::vector<std::string> FaultsOfClasses(const std::map<std::string, std::vector<std::string>>& classes) {
+  std::map<std::string, std::set<std::string>> headers;
+  for (const auto& [header, names] : classes) {
+    for (const std::string& name : names) headers[name].insert(header);
+  }
+  std::vector<std::string> faults;
+  for (const auto& [name, of] : headers) {
+    if (of.size() > 1) faults.push_back(absl::StrCat(name, " is in several headers: ", absl::StrJoin(of, ", ")));
+  }
+  return faults;
+}
+
 std::set<std::string> ParseGuide(const std::string& markdown) {
   std::set<std::string> headers;
   for (const absl::string_view line : absl::StrSplit(markdown, '\n')) {

@@ -45,6 +45,14 @@ std::vector<std::string> FaultsOfIncludes(const Rooms& rooms, const std::string&
 // ...". None for tests and for rooms of tests.
 std::vector<std::string> ReadsOfTheClock(const Rooms& rooms, const std::string& path, const std::string& text);
 
+// The names of the classes, structs and enumerations that `text`, a header in the format of this project, defines at
+// the scope of its namespace.
+std::vector<std::string> ClassesOf(const std::string& text);
+
+// One line for each name that several of `classes`, names by header, have. A program that links both definitions has
+// one function for the members and containers of both.
+std::vector<std::string> FaultsOfClasses(const std::map<std::string, std::vector<std::string>>& classes);
+
 // The headers that `markdown` lists as public: first cells of table rows that are one header in backticks, as it is
 // included (`fsdp/base/status_macros.h`).
 std::set<std::string> ParseGuide(const std::string& markdown);

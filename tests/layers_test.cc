@@ -252,6 +252,25 @@ TEST(LayersTest, AReadOfTheSystemsClockIsNamedAndATestsIsNot) {
   EXPECT_THAT(ReadsOfTheClock(rooms, "shop/check/probe.cc", text), ElementsAre());
 }
 
+TEST(LayersTest, NoTwoHeadersDefineAClassOfOneName) {
+  std::map<std::string, std::vector<std::string>> classes;
+  for (const std::string& path : Sources()) {
+    if (!absl::EndsWith(path, ".h") || absl::StrContains(path, "testutil") || absl::StartsWith(path, "tests/"))
+      continue;
+    // The emulator's headers stand in for those of cuda/, so that no program has both.
+    if (absl::StartsWith(path, "cuda/emulator/")) continue;
+    classes[path] = ClassesOf(ReadFile(SourceTree() / path));
+  }
+  EXPECT_EQ(absl::StrJoin(FaultsOfClasses(classes), "\n"), "");
+}
+
+TEST(LayersTest, ClassesOfOneNameAreNamed) {
+  const std::string door = "class Wall;\nstruct Door {\n  struct Inner {\n  };\n};\nenum class Side { kLeft };\n";
+  EXPECT_THAT(ClassesOf(door), ElementsAre("Door", "Side"));
+  EXPECT_THAT(FaultsOfClasses({{"a/door.h", ClassesOf(door)}, {"b/door.h", {"Door"}}, {"b/wall.h", {"Wall"}}}),
+              ElementsAre("Door is in several headers: a/door.h, b/door.h"));
+}
+
 // An unused permission would let a future include in unnoticed.
 TEST(LayersTest, EveryIncludeThatTheTablesAllowIsUsed) {
   std::map<std::string, std::set<std::string>> used;

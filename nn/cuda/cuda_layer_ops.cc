@@ -135,13 +135,13 @@ class CudaLayerOps final : public LayerOps {
   }
 
   void DoCopyRows(const Tensor& x, const Tensor& out, Stream& stream) const override {
-    const RowCopy copy = {.from = x.data(),
-                          .from_stride = x.row_stride(),
-                          .to = out.data(),
-                          .to_stride = out.row_stride(),
-                          .rows = x.shape().dim(0),
-                          .columns = x.shape().dim(1),
-                          .dtype = x.dtype()};
+    const CudaRowCopy copy = {.from = x.data(),
+                              .from_stride = x.row_stride(),
+                              .to = out.data(),
+                              .to_stride = out.row_stride(),
+                              .rows = x.shape().dim(0),
+                              .columns = x.shape().dim(1),
+                              .dtype = x.dtype()};
     Issue("copy of rows", {&x, &out}, stream, [copy](CUstream_st* s) { CudaCopyRows(copy, s); });
   }
 

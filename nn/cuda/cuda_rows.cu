@@ -31,7 +31,7 @@ __global__ void CopyPieces(const Bits* from, int64_t from_stride, Bits* to, int6
 }
 
 template <typename Bits>
-void LaunchCopy(const RowCopy& copy, CUstream_st* stream) {
+void LaunchCopy(const CudaRowCopy& copy, CUstream_st* stream) {
   const int64_t pieces = (copy.columns + kPieceColumns - 1) / kPieceColumns;
   Launch(CopyPieces<Bits>, static_cast<unsigned>(copy.rows * pieces), kThreads, 0, stream,
          static_cast<const Bits*>(copy.from), copy.from_stride, static_cast<Bits*>(copy.to), copy.to_stride,
@@ -46,7 +46,7 @@ int64_t AlignedRowStride(DType dtype, int64_t columns) {
   return (columns + kStrideMultiple - 1) / kStrideMultiple * kStrideMultiple;
 }
 
-void CudaCopyRows(const RowCopy& copy, CUstream_st* stream) {
+void CudaCopyRows(const CudaRowCopy& copy, CUstream_st* stream) {
   if (copy.rows == 0 || copy.columns == 0) return;
   if (SizeOf(copy.dtype) == 2) {
     LaunchCopy<uint16_t>(copy, stream);

@@ -20,7 +20,7 @@ namespace fsdp {
 int64_t AlignedRowStride(DType dtype, int64_t columns);
 
 // Rows to be copied to another distance from each other. Strides are numbers of elements; the memory does not overlap.
-struct RowCopy {
+struct CudaRowCopy {
   const void* from = nullptr;
   int64_t from_stride = 0;
   void* to = nullptr;
@@ -31,7 +31,7 @@ struct RowCopy {
 };
 
 // Puts the copy on `stream`; the padding between rows is not written.
-void CudaCopyRows(const RowCopy& copy, CUstream_st* stream);
+void CudaCopyRows(const CudaRowCopy& copy, CUstream_st* stream);
 
 }  // namespace fsdp
 

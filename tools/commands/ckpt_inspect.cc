@@ -116,7 +116,7 @@ int RunInspect(const CommandLine& line) {
       return ReportFailure("ckpt inspect", written);
     }
   }
-  const TensorList tensors = {.is_wanted = absl::GetFlag(FLAGS_tensors).is_on, .filter = *filter};
+  const ListedTensors tensors = {.is_wanted = absl::GetFlag(FLAGS_tensors).is_on, .filter = *filter};
   const TextSink print = [](const std::string& piece) { Print("%s", piece); };
   if (absl::GetFlag(FLAGS_json)) {
     SummaryJson(*summary, tensors, print);

@@ -106,16 +106,16 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const Summa
 using TextSink = std::function<void(const std::string& piece)>;
 
 // Which tensors are listed: none, all, or those whose names, as they are shown ("model/wte.weight"), the filter keeps.
-struct TensorList {
+struct ListedTensors {
   bool is_wanted = false;
   NameFilter filter;
 };
 
 // For people: a few lines, and one more for each tensor of the list. Control characters in names are escaped.
-void SummaryText(const CheckpointSummary& summary, const TensorList& tensors, const TextSink& sink);
+void SummaryText(const CheckpointSummary& summary, const ListedTensors& tensors, const TextSink& sink);
 
 // For programs: one JSON object.
-void SummaryJson(const CheckpointSummary& summary, const TensorList& tensors, const TextSink& sink);
+void SummaryJson(const CheckpointSummary& summary, const ListedTensors& tensors, const TextSink& sink);
 
 // The JSON object that takes the place of SummaryJson after an error.
 std::string ProblemJson(const std::string& path, const absl::Status& status);

@@ -183,7 +183,7 @@ std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int
 }
 
 // A name that cannot be matched, such as one of a megabyte, is listed: nothing is hidden that was not looked at.
-bool IsListed(const StoredTensor& tensor, const TensorList& list) {
+bool IsListed(const StoredTensor& tensor, const ListedTensors& list) {
   return list.filter.Keeps(tensor.key.ToString()).value_or(true);
 }
 
@@ -300,7 +300,7 @@ void AddOwnMembers(const Manifest& manifest, Json& json) {
 
 }  // namespace
 
-void SummaryText(const CheckpointSummary& summary, const TensorList& tensors, const TextSink& sink) {
+void SummaryText(const CheckpointSummary& summary, const ListedTensors& tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
   Shares shares = SharesOf(summary);
   std::string text;
@@ -333,7 +333,7 @@ void SummaryText(const CheckpointSummary& summary, const TensorList& tensors, co
 }
 
 // The object of `json` is left open for the tensors: they are its last member, and each is written separately.
-void SummaryJson(const CheckpointSummary& summary, const TensorList& tensors, const TextSink& sink) {
+void SummaryJson(const CheckpointSummary& summary, const ListedTensors& tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
   Shares shares = SharesOf(summary);
   Json json = {{"path", summary.path},

@@ -19,7 +19,7 @@
 namespace fsdp {
 
 // The position of a chunk's elements in its file; known once its archive has been read.
-struct ChunkPlace {
+struct DcpChunkPlace {
   int64_t offset = 0;            // in the file, of the first element
   std::vector<int64_t> strides;  // in elements
 
@@ -33,14 +33,14 @@ class ChunkPlaces {
  public:
   explicit ChunkPlaces(const DcpChunks& chunks) : chunks_(chunks), offsets_(chunks.size(), kUnknown) {}
 
-  std::optional<ChunkPlace> Find(size_t chunk, DType dtype) const {
+  std::optional<DcpChunkPlace> Find(size_t chunk, DType dtype) const {
     if (chunk >= offsets_.size() || offsets_[chunk] == kUnknown) return std::nullopt;
     if (const auto at = others_.find(chunk); at != others_.end()) return at->second;
     const Shape shape = *Shape::Create(chunks_.count(chunk));  // valid, since Add has seen it
-    return ChunkPlace{offsets_[chunk], RowMajorStrides(shape), shape.numel() * SizeOf(dtype), true};
+    return DcpChunkPlace{offsets_[chunk], RowMajorStrides(shape), shape.numel() * SizeOf(dtype), true};
   }
 
-  void Add(size_t chunk, ChunkPlace place, DType dtype) {
+  void Add(size_t chunk, DcpChunkPlace place, DType dtype) {
     if (chunk >= offsets_.size()) offsets_.resize(chunks_.size(), kUnknown);  // a tensor in a value
     offsets_[chunk] = place.offset;
     const Shape shape = *Shape::Create(chunks_.count(chunk));
@@ -54,7 +54,7 @@ class ChunkPlaces {
 
   const DcpChunks& chunks_;
   std::vector<int64_t> offsets_;
-  absl::flat_hash_map<size_t, ChunkPlace> others_;
+  absl::flat_hash_map<size_t, DcpChunkPlace> others_;
 };
 
 }  // namespace fsdp

@@ -88,7 +88,7 @@ absl::StatusOr<std::vector<TensorPlace>> DcpTensors::Places(int index, absl::Spa
   std::vector<TensorPlace> places;
   const auto [begin, end] = ChunksAt(tensor, at);
   for (uint32_t i = begin; i < end; ++i) {
-    FSDP_ASSIGN_OR_RETURN(const ChunkPlace place, PlaceOf(tensor, i));
+    FSDP_ASSIGN_OR_RETURN(const DcpChunkPlace place, PlaceOf(tensor, i));
     if (!place.is_contiguous)
       return absl::UnimplementedError("a chunk of it is a view whose elements are not contiguous");
     DcpChunk chunk = metadata_.chunks[i];
@@ -110,7 +110,7 @@ DcpTensors::Storage DcpTensors::StorageOf(int index, absl::Span<const int64_t> a
     int64_t numel = 1;
     for (const int64_t count : metadata_.chunks.count(i)) numel *= count;
     const int64_t whole = numel * SizeOf(tensor.dtype);
-    const absl::StatusOr<ChunkPlace> place = PlaceOf(tensor, i);
+    const absl::StatusOr<DcpChunkPlace> place = PlaceOf(tensor, i);
     storage.nbytes += place.ok() ? std::min(whole, place->touched_bytes) : whole;
     storage.distinct_numel += place.ok() ? DistinctOf(i, *place).shape.numel() : numel;
   }
@@ -122,7 +122,7 @@ absl::Status DcpTensors::ReadDistinct(int index, const Interval& interval, std::
   const int64_t size = SizeOf(tensor.dtype);
   int64_t begin = 0;  // of the chunk, in distinct elements of the tensor
   for (uint32_t i = tensor.first_chunk; i < tensor.end_chunk && begin < interval.end; ++i) {
-    FSDP_ASSIGN_OR_RETURN(const ChunkPlace place, PlaceOf(tensor, i));
+    FSDP_ASSIGN_OR_RETURN(const DcpChunkPlace place, PlaceOf(tensor, i));
     const DistinctElements distinct = DistinctOf(i, place);
     const Interval part = Intersect(interval, {begin, begin + distinct.shape.numel()});
     if (!part.empty()) {
@@ -187,7 +187,7 @@ absl::Status DcpTensors::ReadPart(const BoxRead& read, uint32_t index) const {
         Intersect({read.box.start[d], read.box.start[d] + read.box.count[d]}, {start[d], start[d] + count[d]}));
     if (part.back().empty()) return absl::OkStatus();
   }
-  FSDP_ASSIGN_OR_RETURN(const ChunkPlace place, PlaceOf(read.tensor, index));
+  FSDP_ASSIGN_OR_RETURN(const DcpChunkPlace place, PlaceOf(read.tensor, index));
   const DcpSlice slice = metadata_.chunks.slice(index);
   FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
   const std::vector<int64_t> row_major = RowMajorStrides(read.tensor.shape);
@@ -206,20 +206,21 @@ absl::Status DcpTensors::ReadPart(const BoxRead& read, uint32_t index) const {
 
 // The position of chunk `chunk`, one of `tensor`; its archive is read the first time, without the lock. Two threads
 // may both read it, with the same result.
-absl::StatusOr<ChunkPlace> DcpTensors::PlaceOf(const DcpTensor& tensor, uint32_t chunk) const {
+absl::StatusOr<DcpChunkPlace> DcpTensors::PlaceOf(const DcpTensor& tensor, uint32_t chunk) const {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    if (std::optional<ChunkPlace> place = places_.Find(chunk, tensor.dtype)) return *std::move(place);
+    if (std::optional<DcpChunkPlace> place = places_.Find(chunk, tensor.dtype)) return *std::move(place);
   }
   const DcpSlice slice = metadata_.chunks.slice(chunk);
-  absl::StatusOr<ChunkPlace> place = ReadPlace(tensor, chunk, slice);
+  absl::StatusOr<DcpChunkPlace> place = ReadPlace(tensor, chunk, slice);
   if (!place.ok()) return Annotate(place.status(), Describe(slice));
   const std::lock_guard<std::mutex> lock(mutex_);
   places_.Add(chunk, *place, tensor.dtype);
   return place;
 }
 
-absl::StatusOr<ChunkPlace> DcpTensors::ReadPlace(const DcpTensor& tensor, uint32_t chunk, const DcpSlice& slice) const {
+absl::StatusOr<DcpChunkPlace> DcpTensors::ReadPlace(const DcpTensor& tensor, uint32_t chunk,
+                                                    const DcpSlice& slice) const {
   FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const File> file, files_.Open(slice.file));
   FSDP_ASSIGN_OR_RETURN(const TorchArchive archive, ReadArchive(*file, slice));
   // A chunk's archive holds its tensor directly, without a dict around it, unless it is the archive of a value.
@@ -242,13 +243,13 @@ absl::StatusOr<ChunkPlace> DcpTensors::ReadPlace(const DcpTensor& tensor, uint32
   // Before the first read of payload: the CRC must see all of the chunk's bytes.
   files_.Expect(slice.file, archive);
   const int64_t storage = archive.tree.tensors.storage_offset(archive.tree.tensors.storage_of(number));
-  return ChunkPlace{storage + stored.offset * SizeOf(stored.dtype),
-                    {stored.strides.begin(), stored.strides.end()},
-                    stored.touched_bytes(),
-                    stored.is_contiguous()};
+  return DcpChunkPlace{storage + stored.offset * SizeOf(stored.dtype),
+                       {stored.strides.begin(), stored.strides.end()},
+                       stored.touched_bytes(),
+                       stored.is_contiguous()};
 }
 
-DistinctElements DcpTensors::DistinctOf(uint32_t chunk, const ChunkPlace& place) const {
+DistinctElements DcpTensors::DistinctOf(uint32_t chunk, const DcpChunkPlace& place) const {
   return DistinctElements::Of(metadata_.chunks.count(chunk), place.strides);
 }
 

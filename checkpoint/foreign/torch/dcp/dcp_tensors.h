@@ -91,9 +91,9 @@ class DcpTensors {
   absl::Status ReadBox(const BoxRead& read, size_t d, uint32_t begin, uint32_t end) const;
   absl::Status ReadPart(const BoxRead& read, uint32_t chunk) const;
 
-  absl::StatusOr<ChunkPlace> PlaceOf(const DcpTensor& tensor, uint32_t chunk) const;
-  absl::StatusOr<ChunkPlace> ReadPlace(const DcpTensor& tensor, uint32_t chunk, const DcpSlice& slice) const;
-  DistinctElements DistinctOf(uint32_t chunk, const ChunkPlace& place) const;
+  absl::StatusOr<DcpChunkPlace> PlaceOf(const DcpTensor& tensor, uint32_t chunk) const;
+  absl::StatusOr<DcpChunkPlace> ReadPlace(const DcpTensor& tensor, uint32_t chunk, const DcpSlice& slice) const;
+  DistinctElements DistinctOf(uint32_t chunk, const DcpChunkPlace& place) const;
 
   const std::string path_;
   DcpMetadata metadata_;  // constant once all values are read

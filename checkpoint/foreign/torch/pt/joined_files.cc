@@ -79,11 +79,11 @@ absl::StatusOr<JoinedFiles> JoinIndexedFiles(const std::string& directory, const
   return JoinedFiles{.files = std::move(files), .root = std::move(root), .tensors = std::move(all)};
 }
 
-std::vector<RankFile> RankFilesOf(const TorchFiles& files) {
-  std::vector<RankFile> ranks;
+std::vector<TorchRankFile> RankFilesOf(const TorchFiles& files) {
+  std::vector<TorchRankFile> ranks;
   for (const std::shared_ptr<TorchFile>& file : files) {
     const TorchTree& tree = file->archive().tree;
-    RankFile& rank = ranks.emplace_back();
+    TorchRankFile& rank = ranks.emplace_back();
     rank.name = SplitPath(file->path()).name;
     rank.root = &tree.root;
     for (size_t i = 0; i < tree.tensors.size(); ++i) {

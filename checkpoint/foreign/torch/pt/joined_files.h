@@ -44,7 +44,7 @@ absl::StatusOr<JoinedFiles> JoinIndexedFiles(const std::string& directory, const
 absl::StatusOr<JoinedFiles> JoinRankFiles(const TorchFiles& files, RankState state);
 
 // For MayHoldShards.
-std::vector<RankFile> RankFilesOf(const TorchFiles& files);
+std::vector<TorchRankFile> RankFilesOf(const TorchFiles& files);
 
 }  // namespace fsdp
 

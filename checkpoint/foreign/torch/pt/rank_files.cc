@@ -59,7 +59,7 @@ TorchNode EmptyOptimizer() {
 
 class Merger {
  public:
-  Merger(const std::vector<RankFile>& files, RankState state, const RankPartsEqual& equal)
+  Merger(const std::vector<TorchRankFile>& files, RankState state, const RankPartsEqual& equal)
       : files_(files), state_(state), equal_(equal) {}
 
   // A rank's node at a place in the tree. A rank without elements of a parameter has no node there.
@@ -254,7 +254,7 @@ class Merger {
     return absl::InvalidArgumentError(absl::StrCat(Quote(place.name), what, kNotJoined));
   }
 
-  const std::vector<RankFile>& files_;
+  const std::vector<TorchRankFile>& files_;
   const RankState state_;
   const RankPartsEqual& equal_;
   std::deque<TorchNode> expanded_;  // nodes that members point to
@@ -263,9 +263,9 @@ class Merger {
 
 }  // namespace
 
-bool MayHoldShards(const std::vector<RankFile>& files) {
+bool MayHoldShards(const std::vector<TorchRankFile>& files) {
   bool has_state = false;
-  for (const RankFile& file : files) {
+  for (const TorchRankFile& file : files) {
     std::vector<const TorchNode*> states;
     FindStates(*file.root, states);
     for (const TorchNode* state : states) {
@@ -276,11 +276,11 @@ bool MayHoldShards(const std::vector<RankFile>& files) {
   return has_state;
 }
 
-absl::StatusOr<RankTree> MergeRankTrees(const std::vector<RankFile>& files, RankState state,
+absl::StatusOr<RankTree> MergeRankTrees(const std::vector<TorchRankFile>& files, RankState state,
                                         const RankPartsEqual& equal) {
   Merger merger(files, state, equal);
   Merger::Members members;
-  for (const RankFile& file : files) members.push_back({static_cast<int>(members.size()), file.root});
+  for (const TorchRankFile& file : files) members.push_back({static_cast<int>(members.size()), file.root});
   RankTree tree;
   FSDP_ASSIGN_OR_RETURN(tree.root, merger.Merge({}, std::move(members)));
   tree.tensors = merger.TakeTensors();

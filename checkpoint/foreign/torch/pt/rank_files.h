@@ -20,7 +20,7 @@
 
 namespace fsdp {
 
-struct RankFile {
+struct TorchRankFile {
   std::string name;                  // for messages
   const TorchNode* root = nullptr;   // of its tree
   std::vector<TorchLeafType> types;  // of the tensors of its tree
@@ -44,7 +44,7 @@ enum class RankState {
 
 // True if the files have an optimizer's state, and no tensor in it has two dimensions or more: only then can it be
 // shards.
-bool MayHoldShards(const std::vector<RankFile>& files);
+bool MayHoldShards(const std::vector<TorchRankFile>& files);
 
 // The trees of all ranks, merged.
 struct RankTree {
@@ -58,7 +58,7 @@ struct RankTree {
 // optimizer may differ: such a member becomes a dict with the value of each rank, {"rank_0": ..., "rank_1": ...}.
 // kInvalidArgument names anything else that differs, with two files, and tensors of which each file has others. Errors
 // of `equal`. kShards requires MayHoldShards.
-absl::StatusOr<RankTree> MergeRankTrees(const std::vector<RankFile>& files, RankState state,
+absl::StatusOr<RankTree> MergeRankTrees(const std::vector<TorchRankFile>& files, RankState state,
                                         const RankPartsEqual& equal);
 
 }  // namespace fsdp

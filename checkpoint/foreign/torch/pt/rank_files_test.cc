@@ -245,7 +245,8 @@ TEST(RankTreeTest, WhatOnlyOneRankHasIsKept) {
   empty.Add("model", TorchNode::Value(PythonJson::object()));
   TorchNode none;
   none.Add("model", TorchNode::Value(PythonJson()));
-  const std::vector<RankFile> files = {{"a0", &empty, {}}, {"a1", &whole, {{DType::kFloat32, {2}}}}, {"a2", &none, {}}};
+  const std::vector<TorchRankFile> files = {
+      {"a0", &empty, {}}, {"a1", &whole, {{DType::kFloat32, {2}}}}, {"a2", &none, {}}};
   ASSERT_OK_AND_ASSIGN(const RankTree tree, MergeRankTrees(files, RankState::kCopies, nullptr));
   ASSERT_NE(tree.root.Find("model")->Find("w"), nullptr);
   ASSERT_THAT(tree.tensors, SizeIs(1));
