@@ -257,7 +257,7 @@ TEST(LayersTest, NoTwoHeadersDefineAClassOfOneName) {
   for (const std::string& path : Sources()) {
     if (!absl::EndsWith(path, ".h") || absl::StrContains(path, "testutil") || absl::StartsWith(path, "tests/"))
       continue;
-    // The emulator's headers stand in for those of cuda/, so that no program has both.
+    // The emulator's headers replace cuda's, so that no program has both.
     if (absl::StartsWith(path, "cuda/emulator/")) continue;
     classes[path] = ClassesOf(ReadFile(SourceTree() / path));
   }

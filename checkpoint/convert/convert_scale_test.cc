@@ -57,7 +57,7 @@ absl::Status ReadNumbers(const StateKey& key, const Interval& interval, void* ou
   return absl::OkStatus();
 }
 
-// Processor time of all threads: that of other processes does not count.
+// Processor time of all threads of this process.
 double ProcessorSeconds() {
   timespec time = {};
   clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);

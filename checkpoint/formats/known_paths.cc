@@ -180,7 +180,7 @@ std::string SeveralFiles(const Probe& probe) {
                       InspectIn(probe, weights.back()));
 }
 
-// One model alone is read.
+// Only one model is read.
 std::string SeveralGguf(const Probe& probe) {
   const std::vector<std::string> files = Those(probe.files, IsGguf);
   return absl::StrCat("holds several models in GGUF, ", SomeOf(files), ": give one, ", InspectIn(probe, files[0]),

@@ -121,7 +121,7 @@ bool KeepsTheBase(const JsonView& value) {
   return *name == "gaussian" || *name == "eva" || *name == "orthogonal";
 }
 
-// Fills the field of `member`. False if it has none.
+// Fills the field of `member`. False if there is no such field.
 absl::StatusOr<bool> Fill(std::string_view member, const JsonView& value, AdapterConfig& config) {
   if (member == "peft_type") {
     FSDP_ASSIGN_OR_RETURN(config.peft_type, TextOf(member, value));

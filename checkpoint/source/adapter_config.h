@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // AdapterConfig: the adapter_config.json that PEFT writes next to an adapter's weights: what kind of adapter it is, and
-// the numbers by which its weights change those of the base model. Members that say that a merge would need more than
+// the numbers by which its weights change the base model. Members that say that a merge would need more than
 // the weights and these numbers are named in `obstacles`; so are members that are not known here, unless they have an
 // empty value: a later PEFT may have given them a meaning.
 #ifndef FSDP_CHECKPOINT_SOURCE_ADAPTER_CONFIG_H_

@@ -130,7 +130,7 @@ class Comparison {
            (rounded_x_[i] == y_[i] || rounded_y_[i] == x_[i]);
   }
 
-  // A tile holds half as many elements of two numbers. Those of a packed dtype are compared as those of a complex one:
+  // A tile holds half as many elements of two numbers. A packed dtype is compared like a complex one:
   // they differ if one of the numbers does.
   absl::Status RunPairs(int64_t begin, int64_t numel) {
     for (int64_t at = 0; at < numel; at += kTile / 2) {

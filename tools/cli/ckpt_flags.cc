@@ -46,7 +46,7 @@ ABSL_FLAG(
 ABSL_FLAG(
     std::string, outtype, "",
     "type in a gguf file: F32, F16, BF16, Q8_0 or MXFP4, for all tensors but the template's F32, or, without one, "
-    "for those of two dimensions or more");
+    "for all of two dimensions or more");
 ABSL_FLAG(int64_t, step, 0, "step of the run that an hdf5 checkpoint records; without this flag the source's");
 ABSL_FLAG(fsdp::RepeatedFlag, include, {},
           "regular expression: keep the parameters whose names it matches; may be repeated");

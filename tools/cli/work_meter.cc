@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One unit for both kinds of work: the time of a byte. The rate is the mean since the first call: steadier than that of
-// the last interval. For work of one kind it needs no model of the machine; if large tensors and small ones take turns,
-// kTensorBytes tells how much longer the small ones will take than their bytes say.
+// One unit for both kinds of work: the time of a byte. The rate is the mean since the first call: steadier than the
+// rate of the last interval. For work of one kind it needs no model of the machine; if large tensors and small ones
+// take turns, kTensorBytes tells how much longer the small ones will take than their bytes say.
 #include "fsdp/tools/cli/work_meter.h"
 
 #include <algorithm>

@@ -21,7 +21,7 @@ class CkptMergeTest : public CkptTest {
  protected:
   static std::string Peft(const std::string& name) { return "checkpoint/foreign/peft/testdata/" + name; }
 
-  // bfloat16, so that the result is that of PEFT bit for bit.
+  // bfloat16, so that the result is PEFT's bit for bit.
   const std::string base_ = Peft("llama_lora_bf16_patterns/base");
   const std::string adapter_ = Peft("llama_lora_bf16_patterns/adapter");
   const std::string merged_ = Peft("llama_lora_bf16_patterns/merged");

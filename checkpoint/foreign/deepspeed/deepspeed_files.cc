@@ -205,8 +205,8 @@ absl::StatusOr<DeepSpeedFiles> ListDeepSpeedFiles(const std::string& tag) {
     if (!parsed || parsed->model_parallel != 0 || (parsed->is_optim && !parsed->rank)) return RefuseParallel(tag, name);
     if (!parsed->is_optim) (parsed->rank ? files.is_partitioned : is_whole) = true;
     if (is_whole && files.is_partitioned) {
-      return absl::InvalidArgumentError(absl::StrCat(tag, " has both ", kDeepSpeedModelFile,
-                                                     " and model files of ranks, of two saves: remove those of one"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          tag, " has both ", kDeepSpeedModelFile, " and model files of ranks, of two saves: remove the files of one"));
     }
     FSDP_RETURN_IF_ERROR(
         TakeRank(tag, name, *parsed, parsed->is_optim ? optim : model, parsed->is_optim ? optim_prefix : model_prefix));

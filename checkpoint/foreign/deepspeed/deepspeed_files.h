@@ -3,7 +3,7 @@
 // DeepSpeedFiles: the files of a checkpoint of DeepSpeed, by their names:
 //
 //   ROOT/latest                                              the name of the newest TAG
-//   ROOT/latest_universal                                    that of the newest universal TAG
+//   ROOT/latest_universal                                    the name of the newest universal TAG
 //   TAG/mp_rank_00_model_states.pt                           ZeRO 0, 1, 2
 //   TAG/zero_pp_rank_R_mp_rank_00_model_states.pt            ZeRO 3: one of each rank R
 //   TAG/[bf16_|fp16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   ZeRO 1, 2, 3: one of each rank

@@ -62,7 +62,7 @@ TEST(DeepSpeedFilesTest, LatestNamesTheCheckpoint) {
     WriteAll(root + "/latest", latest);
     EXPECT_THAT(StatusOf(root), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/latest"))) << latest;
   }
-  // A universal checkpoint stands only for the one that it was made from.
+  // A universal checkpoint replaces only the one that it was made from.
   fs::copy(kGolden + "universal_z2_w2/global_step3_universal", root + "/global_step3_universal",
            fs::copy_options::recursive);
   WriteAll(root + "/latest_universal", "global_step3_universal");

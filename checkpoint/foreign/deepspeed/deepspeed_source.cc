@@ -126,7 +126,7 @@ class DeepSpeedSource final : public TensorSource, public TensorViews, public Co
   StoredTensors tensors_;
   TorchState state_;
   int world_size_ = 1;
-  const std::map<std::string, std::string> metadata_ = {};  // the format has none
+  const std::map<std::string, std::string> metadata_ = {};  // not in this format
 };
 
 }  // namespace

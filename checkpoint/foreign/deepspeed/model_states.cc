@@ -226,7 +226,7 @@ class Reader {
   absl::Status Compare(const TorchNode& root) {
     FSDP_ASSIGN_OR_RETURN(const Common common, Common::Of(root));
     if (const std::string difference = common.DifferenceFrom(first_); !difference.empty()) {
-      return absl::DataLossError(absl::StrCat("its ", Quote(difference), " differs from that of ",
+      return absl::DataLossError(absl::StrCat("its ", Quote(difference), " differs from the same entry of ",
                                               Quote(files_.model[0]), ": it is of another save"));
     }
     constexpr size_t kMostNamed = 20;

@@ -13,8 +13,8 @@
 
 namespace fsdp {
 
-// The groups with names: parameter i of the optimizer is all of `units[i]`. kDataLoss if the ids are not those of
-// `units`, each at most once.
+// The groups with names: parameter i of the optimizer is all of `units[i]`. kDataLoss if an id is not in
+// `units`, or is there twice.
 absl::StatusOr<TorchNode> GroupsByName(const TorchNode& groups, const std::vector<NamedShapes>& units);
 
 }  // namespace fsdp

@@ -143,7 +143,7 @@ TorchLeafType StoredTensors::type(int i) const {
   }
   const size_t state = (number - views_.size()) / parameters_.size();
   const size_t parameter = (number - views_.size()) % parameters_.size();
-  // A state that a parameter does not have has no elements, so that sums over all tensors are those of the file.
+  // A state that a parameter does not have has no elements, so that a sum over all tensors is the sum of the file.
   const std::optional<DType> dtype = dtypes_[state][parameter];
   return {dtype.value_or(DType::kFloat32), dtype ? parameters_[parameter].second : Shape({0}), dtype ? i : -1};
 }

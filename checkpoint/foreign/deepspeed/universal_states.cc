@@ -308,7 +308,7 @@ class UniversalReader {
   StoredTensors& tensors_;
   TrainedStates result_;
   bool has_model_ = false;
-  bool has_flat_ = false;                           // a parameter whose shape is that of a flat tensor
+  bool has_flat_ = false;                           // a parameter with the shape of a flat tensor
   absl::flat_hash_map<std::string, Shape> shapes_;  // by name, from the model file
   std::optional<std::vector<std::string>> states_;  // of each folder with state
   std::string first_;                               // the folder that they are from

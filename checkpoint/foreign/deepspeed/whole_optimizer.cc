@@ -53,7 +53,7 @@ absl::Status AddMasters(const TorchNode& masters, TorchNode& optimizer) {
     const std::vector<TorchNode::Member>& group = masters.members()[g].second.members();
     if (group.size() != ids[g].size()) {
       return absl::DataLossError(absl::StrCat("group ", g, " of its fp32_groups has ", group.size(),
-                                              " parameters, but that of its optimizer ", ids[g].size()));
+                                              " parameters, but the group of its optimizer ", ids[g].size()));
     }
     for (size_t i = 0; i < group.size(); ++i) {
       const std::string id = absl::StrCat(ids[g][i]);

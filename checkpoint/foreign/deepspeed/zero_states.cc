@@ -113,7 +113,7 @@ class ZeroReader {
     if (optimizer == nullptr) return absl::DataLossError("it has no state of the optimizer");
     if (optimizer->is_branch() && optimizer->is_list) {
       return absl::InvalidArgumentError(
-          "its base_optimizer_state is that of an elastic checkpoint, which is not read: load it in DeepSpeed and save "
+          "its base_optimizer_state is from an elastic checkpoint, which is not read: load it in DeepSpeed and save "
           "it again, or read only the model");
     }
     Expand(*optimizer);
@@ -262,8 +262,8 @@ class ZeroReader {
   }
 
   absl::Status Differs(const RankFile& file, const std::string& what) const {
-    return absl::DataLossError(absl::StrCat("its ", what, " differs from that of ", Quote(files_.optim[0]), ": ",
-                                            Quote(file.name), " is of another save"));
+    return absl::DataLossError(absl::StrCat("its ", what, " differs from the same entry of ", Quote(files_.optim[0]),
+                                            ": ", Quote(file.name), " is of another save"));
   }
 
   static std::vector<std::vector<std::string>> NamesOf(const RankFile& file) {

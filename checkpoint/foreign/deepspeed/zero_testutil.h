@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// Writes `value`, whose tensors are those of JsonOfTensor, to the file `path` as torch.save does.
+// Writes `value`, whose tensors are results of JsonOfTensor, to the file `path` as torch.save does.
 void WriteTorchValue(const std::string& path, const PythonJson& value);
 
 // A float32 tensor, and torch.Size.

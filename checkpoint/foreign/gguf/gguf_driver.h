@@ -17,7 +17,7 @@ namespace fsdp {
 struct GgufTarget {
   std::string template_path = {};  // a GGUF model whose keys and list of tensors the file gets; empty: none
 
-  // ggml's name of the type that replaces all but F32 of the template, or, without one, those of floats with two
+  // ggml's name of the type that replaces all but F32 of the template, or, without one, the types of floats with two
   // dimensions or more: "Q8_0". Empty: the template's types, or the dtypes of the tensors.
   std::string type = {};
 };

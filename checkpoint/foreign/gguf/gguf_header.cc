@@ -52,7 +52,7 @@ class HeaderReader {
       return absl::DataLossError("it does not begin with \"GGUF\"");
     }
     FSDP_ASSIGN_OR_RETURN(uint32_t version, cursor_.U32());
-    // Only the byte order of the version tells that of the file. The magic is never swapped.
+    // Only the version tells the byte order of the file. The magic is never swapped.
     if (version != 0 && (version & 0xFFFF) == 0) {
       version = __builtin_bswap32(version);
       header_.is_big_endian = true;

@@ -7,7 +7,7 @@
 //                       contents must match by name and shape: the result takes the template's place in llama.cpp
 //   without             the tensors of the contents, in their dtypes and order; metadata as texts
 //
-// `type` replaces all types but F32 of a template; without one, those of floats with two dimensions or more.
+// `type` replaces all types but F32 of a template; without one, the types of floats with two dimensions or more.
 #ifndef FSDP_CHECKPOINT_FOREIGN_GGUF_GGUF_PLAN_H_
 #define FSDP_CHECKPOINT_FOREIGN_GGUF_GGUF_PLAN_H_
 
@@ -46,7 +46,7 @@ struct GgufPlannedTensor {
 class GgufPlan {
  public:
   // kInvalidArgument, before anything is written: an unknown type; contents and template that do not match, with the
-  // first names on each side; a dtype that GGUF does not have; more than 4 dimensions; a type to replace those of a
+  // first names on each side; a dtype that GGUF does not have; more than 4 dimensions; a type to replace the types of a
   // template that has only F32, and so does not show which of its tensors must stay. Errors of opening the template.
   static absl::StatusOr<GgufPlan> Create(const GgufPlanOptions& options, const StateDict& contents,
                                          const std::map<std::string, std::string>& metadata);

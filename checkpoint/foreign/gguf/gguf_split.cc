@@ -74,7 +74,7 @@ absl::StatusOr<GgufPart> OpenPart(const std::string& path, int64_t alignment_of_
   return ReadPart(std::move(file), alignment_of_first);
 }
 
-// Compares the keys of `part` with the place in which it was found, and with those of the other parts.
+// Compares the keys of `part` with the place in which it was found, and with the keys of the other parts.
 absl::Status CheckPlace(const GgufPart& part, int number, const Place& expected) {
   const absl::StatusOr<Place> place = PlaceOf(part.header);
   if (!place.ok()) return Annotate(place.status(), part.file->path());

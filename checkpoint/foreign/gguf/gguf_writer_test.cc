@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Files compared byte for byte with those of gguf-py (testdata/make_writer.py), and each refusal.
+// Files compared byte for byte with files of gguf-py (testdata/make_writer.py), and each refusal.
 // checkpoint/conformance tests the rules for every writer.
 #include "fsdp/checkpoint/foreign/gguf/gguf_writer.h"
 

@@ -67,7 +67,7 @@ int64_t QuantizeMXFP4(const float* elements, int64_t count, std::byte* out) {
     const float largest = LargestOf(elements);
     if (!std::isfinite(largest)) return i * kBlock;
     // As float32, like the logarithm of gguf-py, which may round up to a whole number. The exponent has 8 bits; ggml
-    // lets that of a block below 2^-125 overflow, here it is the least one.
+    // lets the exponent of a block below 2^-125 overflow, here it is the least one.
     const auto logarithm = static_cast<float>(std::log2(static_cast<double>(largest)));
     const float exponent = largest > 0 ? std::floor(logarithm) - 2 + 127 : 0;
     const auto stored = static_cast<uint8_t>(std::max(exponent, 0.0f));

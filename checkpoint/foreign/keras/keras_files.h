@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// KerasFiles: the HDF5 files of a checkpoint of Keras, as one listing: one file, one in an archive, or those of an
-// index.
+// KerasFiles: the HDF5 files of a checkpoint of Keras, as one listing: one file, one in an archive, or the files of
+// an index.
 #ifndef FSDP_CHECKPOINT_FOREIGN_KERAS_KERAS_FILES_H_
 #define FSDP_CHECKPOINT_FOREIGN_KERAS_KERAS_FILES_H_
 

@@ -9,8 +9,8 @@
 //
 // What the number means is the class's order (kernel, bias; gamma, beta, moving_mean, moving_variance). A variable of a
 // class whose order is not known, or whose name would not be unique, keeps its path in the file for a name. Names begin
-// with that of the model unless the model is functional, whose layers were made before it. Legacy files (.h5) have the
-// names in their paths. Pure.
+// with the name of the model unless the model is functional, whose layers were made before it. Legacy files (.h5) have
+// the names in their paths. Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_KERAS_KERAS_NAMES_H_
 #define FSDP_CHECKPOINT_FOREIGN_KERAS_KERAS_NAMES_H_
 
@@ -29,7 +29,7 @@ struct KerasVariable {
   bool is_known = false;  // Keras's name and order are known
   bool is_trainable = true;
   std::string layer = {};  // the name of the layer of the model that it is in
-  std::string owner = {};  // the group that has it, below that of the layer: "query_dense"; empty for the layer's own
+  std::string owner = {};  // the group that has it, below the layer's group: "query_dense"; empty for the layer's own
   int number = 0;          // in its group
 };
 

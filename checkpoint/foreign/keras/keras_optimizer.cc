@@ -34,7 +34,8 @@ bool IsSet(const std::optional<JsonView>& object, std::string_view name) {
   return text != "null" && text != "false" && text != "0" && text != "0.0";
 }
 
-// Slots that are made together follow each other for each variable; those made later come after those of all variables.
+// Slots that are made together follow each other for each variable; slots that are made later come after the earlier
+// slots of all variables.
 using Slots = std::vector<std::vector<std::string>>;
 
 absl::StatusOr<Slots> SlotsOfClass(const std::string& name, const std::optional<JsonView>& config) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OpenKerasSource: the weights of Keras 3 as a TensorSource: a .keras archive, the model.weights.h5 that is in it or
-// alone, the .weights.json of several such files, and legacy .h5 files. Names are Keras's own (keras_names.h), and
+// OpenKerasSource: the weights of Keras 3 as a TensorSource: a .keras archive, the model.weights.h5 in it or without
+// it, the .weights.json of several such files, and legacy .h5 files. Names are Keras's own (keras_names.h), and
 // tensors as Keras holds them: the kernel of a dense layer is [in, out]. HDF5 is parsed in a confined process
 // (confined_hdf5.h), values are read with pread; the CRC of an archive's file is compared.
 #ifndef FSDP_CHECKPOINT_FOREIGN_KERAS_KERAS_SOURCE_H_

@@ -51,7 +51,7 @@ std::optional<NumberInName> NumberAfter(string_view name, string_view stack) {
   return number;
 }
 
-// The layers of the blocks that a pipeline divides. Those of other blocks ("mtp.layers.0") are in one stage.
+// The layers of the blocks that a pipeline divides. Layers of other blocks ("mtp.layers.0") are in one stage.
 std::optional<NumberInName> LayerIn(string_view name) {
   if (!absl::StrContains(name, "decoder.layers.") && !absl::StrContains(name, "encoder.layers.")) return std::nullopt;
   return NumberAfter(name, "layers.");
@@ -153,7 +153,7 @@ class StageJoiner {
 
   static const Shape ShapeOf(const TensorRef& ref) { return ref.tensors().shape(ref.index); }
 
-  // Compares the tensor of each rank of expert rank `e` with that of expert rank 0.
+  // Compares the tensor of each rank of expert rank `e` with the tensor of expert rank 0.
   absl::Status CompareCopies(const std::string& name, int e) {
     for (int t = 0; t < grid_.tensor; ++t) {
       const TensorRef copy = RefOf(name, t, e);

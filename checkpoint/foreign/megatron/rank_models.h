@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankModels: the tensors in the files of a run's tensor, pipeline and expert parallel ranks, as those of one model.
-// Layers are counted from 0 in each pipeline stage, experts in each expert parallel rank; here they are counted
+// RankModels: the tensors in the files of a run's tensor, pipeline and expert parallel ranks, as the tensors of one
+// model. Layers are counted from 0 in each pipeline stage, experts in each expert parallel rank; here they are counted
 // through. What several ranks should have alike is compared byte by byte, and a name whose partition is not known is
 // refused.
 #ifndef FSDP_CHECKPOINT_FOREIGN_MEGATRON_RANK_MODELS_H_

@@ -15,7 +15,8 @@
 
 namespace fsdp {
 
-// Tensors of one shape and dtype, stacked along new first axes of the lengths `lengths`; a tensor alone has none.
+// Tensors of one shape and dtype, stacked along new first axes of the lengths `lengths`; no lengths for a single
+// tensor.
 struct Stack {
   std::string key;
   std::vector<int64_t> lengths;

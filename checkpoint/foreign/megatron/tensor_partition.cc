@@ -15,7 +15,7 @@ namespace {
 
 using absl::string_view;
 
-// By the name of the module: Megatron-Core's, then those of Megatron-LM before it.
+// By the name of the module: Megatron-Core's, then Megatron-LM's before it.
 constexpr std::array<string_view, 15> kColumnModules = {
     "word_embeddings", "output_layer",  "linear_qkv",       "linear_q",          "linear_kv",
     "linear_fc1",      "linear_q_proj", "linear_q_up_proj", "linear_kv_up_proj", "query_key_value",

@@ -7,7 +7,7 @@
 //   block    one stream, or one for each byte of an element: length u32 | bytes, compressed unless it has all of them
 //
 // Before compression the bytes of a block are shuffled: all first bytes of its elements, then all second bytes, ...
-// Read: the codecs zstd, lz4, lz4hc and zlib; no shuffle, and that of bytes and of bits. kUnimplemented names blosclz
+// Read: the codecs zstd, lz4, lz4hc and zlib; no shuffle, shuffled bytes, shuffled bits. kUnimplemented names blosclz
 // and snappy, for which there is no decoder here. Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_ORBAX_BLOSC_CHUNK_H_
 #define FSDP_CHECKPOINT_FOREIGN_ORBAX_BLOSC_CHUNK_H_

@@ -101,7 +101,7 @@ class OcdbtValues final : public KeyValues {
 
   const std::vector<std::string>& arrays() const override { return arrays_; }
 
-  // The manifest, the files of nodes and those of values.
+  // The manifest, the files of nodes and the files of values.
   std::vector<std::string> files() const override {
     std::vector<std::string> files = {manifest_};
     files.insert(files.end(), paths_.begin(), paths_.end());

@@ -30,7 +30,7 @@ class OrbaxItem {
   const std::string& directory() const { return directory_; }
   const std::vector<ZarrArray>& arrays() const { return arrays_; }
 
-  // The number after those of its arrays, which are not all in arrays().
+  // The number after the last number of its arrays, which are not all in arrays().
   int64_t end_number() const { return end_number_; }
 
   // Texts of the tree, by the name of the leaf.

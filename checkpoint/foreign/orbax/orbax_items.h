@@ -49,7 +49,7 @@ class OrbaxItems {
   std::vector<Tree> trees_;
   std::vector<std::pair<std::string, std::string>> texts_;
   std::vector<std::string> left_out_;
-  std::vector<std::string> files_;  // besides those of the trees
+  std::vector<std::string> files_;  // besides the files of the trees
 };
 
 }  // namespace fsdp

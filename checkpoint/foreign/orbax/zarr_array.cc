@@ -147,7 +147,7 @@ absl::StatusOr<std::optional<ValuePlace>> ZarrArray::FindInShard(const std::vect
   const int64_t index_bytes = LeastStoredBytes(metadata_.index_codec, entries_bytes);
   if (index_bytes > whole->nbytes) {
     return absl::DataLossError(
-        absl::StrCat("its shard has ", whole->nbytes, " bytes, and its index alone has ", index_bytes));
+        absl::StrCat("its shard has ", whole->nbytes, " bytes, and only its index has ", index_bytes));
   }
   const ChunkNumber number = {number_, IndexNumber(PlaceIn(GridOf(metadata_.shape, *metadata_.shard), shard))};
   FSDP_ASSIGN_OR_RETURN(

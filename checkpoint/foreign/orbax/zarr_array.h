@@ -51,7 +51,7 @@ class ZarrArray {
   absl::Status CountMissing();
   int64_t missing() const { return missing_; }
 
-  // The bytes of elements in the chunks that are stored, at most those of the array. Known after CountMissing.
+  // The bytes of elements in the chunks that are stored, at most all of the array. Known after CountMissing.
   int64_t StoredBytes() const;
 
   // From now on a chunk that is not stored is damage: its writer stores all of them.
@@ -64,7 +64,7 @@ class ZarrArray {
   int64_t BandNumel() const;
 
   // The place of the chunks, if they are not compressed and elements are in C order; kUnimplemented otherwise.
-  // `directory` is that of the values.
+  // `directory` is the directory of the values.
   absl::StatusOr<std::vector<TensorPlace>> Places(const std::string& directory) const;
 
  private:

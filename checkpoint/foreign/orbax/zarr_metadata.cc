@@ -162,7 +162,7 @@ class Codecs {
         crc = true;
       } else {
         if (!has_bytes || sharding || is_index || codec.compressor != Compressor::kNone || codec.crc_of_stored) {
-          return Unread("codecs", list.text(), "bytes, crc32c, a compressor, crc32c, or sharding_indexed alone");
+          return Unread("codecs", list.text(), "bytes, crc32c, a compressor, crc32c, or only sharding_indexed");
         }
         FSDP_ASSIGN_OR_RETURN(codec.compressor, CompressorOf(name));
       }

@@ -14,7 +14,7 @@
 namespace fsdp {
 namespace {
 
-// PEFT wraps the model in two objects, whose names come before those of the model.
+// PEFT wraps the model in two objects, whose names come before the names in the model.
 constexpr char kPrefix[] = "base_model.model.";
 constexpr std::string_view kBaseLayer = ".base_layer.";
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Names first: those of the adapter are of the model in the training program, and a file may lack the first part of
+// Names first: the adapter names modules of the model in the training program, and a file may lack the first part of
 // them or have one more ("transformer." of GPT-2). One such rule must fit all modules. Then each module's shapes decide
 // which way round its weight is: PEFT looks at the type of the module, which no file has, and fan_in_fan_out says it
 // only for square weights.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The expected results are those of Python's re.match(r"(.*\.)?(PATTERN)$", NAME).
+// The expected results are from Python's re.match(r"(.*\.)?(PATTERN)$", NAME).
 #include "fsdp/checkpoint/foreign/peft/name_pattern.h"
 
 #include <string>

@@ -54,7 +54,7 @@ absl::Status ItemFile::ReadTorch(const File& file, const TensorSourceOptions& op
   archive_.tree.root = TorchNode();
   for (int i = 0; i < static_cast<int>(archive_.tree.tensors.size()); ++i) {
     const TorchTensor view = archive_.tree.tensors[i];
-    // Such a tensor could have any size, whatever that of the file.
+    // Such a tensor could have any size, however small the file is.
     if (view.shape.numel() <= view.storage.nbytes / SizeOf(view.dtype)) continue;
     return absl::InvalidArgumentError(absl::StrCat("a tensor of shape ", view.shape.ToString(), " is expanded from ",
                                                    view.storage.nbytes, " bytes: save its contiguous()"));

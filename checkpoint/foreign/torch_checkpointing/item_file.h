@@ -39,8 +39,8 @@ struct LocalTensor {
 
 class ItemFile {
  public:
-  // `directory` is that of `pool`. With options.verify, CRCs of what is read from the pool are compared from now on.
-  // Errors name the file; kInvalidArgument also for a tensor that has more elements than its bytes.
+  // `directory` is the directory of `pool`. With options.verify, CRCs of what is read from the pool are compared from
+  // now on. Errors name the file; kInvalidArgument also for a tensor that has more elements than its bytes.
   static absl::StatusOr<std::unique_ptr<ItemFile>> Open(const std::string& directory, const ItemLayout& layout,
                                                         const TensorSourceOptions& options, FilePool& pool);
 
@@ -64,7 +64,8 @@ class ItemFile {
   // empty.
   const std::string& left_out() const { return left_out_; }
 
-  // Elements `interval` of a tensor, row-major; or those of the box of `shape` at `start` in it, row-major in the box.
+  // Elements `interval` of a tensor, row-major; or the elements of the box of `shape` at `start` in it, row-major in
+  // the box.
   absl::Status Read(FilePool& pool, int tensor, const Interval& interval, std::byte* out) const;
   absl::Status ReadBox(FilePool& pool, int tensor, const std::vector<int64_t>& start, const Shape& shape,
                        const Interval& interval, std::byte* out) const;

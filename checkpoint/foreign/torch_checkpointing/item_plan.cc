@@ -88,7 +88,7 @@ ItemFormat FormatOf(const Family& family) {
   return family.ending == ".safetensors" ? ItemFormat::kSafetensors : ItemFormat::kRaw;
 }
 
-// False for names in which the number is usually that of a checkpoint in a series: "epoch_0.pt".
+// False for names in which the number usually counts checkpoints of a series: "epoch_0.pt".
 bool MayCountRanks(const std::string& item) {
   return !RankFileNames({absl::StrCat(item, "_0.pt"), absl::StrCat(item, "_1.pt")}).empty();
 }
@@ -148,7 +148,7 @@ absl::StatusOr<std::string> ReadHead(const std::string& path) {
   return slice.ReadText(0, std::min(slice.nbytes, kHeadBytes));
 }
 
-// Adds a family as an item, with the files of all ranks or of rank 0 alone.
+// Adds a family as an item, with the files of all ranks or only of rank 0.
 absl::Status AddFamily(const std::string& directory, const Family& family, ItemPlan& plan) {
   if (family.names.rbegin()->first >= plan.world_size) {
     return absl::DataLossError(absl::StrCat(JoinPath(directory, family.names.rbegin()->second), " is of a rank beyond ",

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ItemPlan: which files of a directory hold which item of which rank. metadata.pkl says so for the items that it has;
-// the others, and those of a directory without it, have files named ITEM_RANK.pt (torch.save), ITEM_RANK.json,
+// the others, and all items of a directory without it, have files named ITEM_RANK.pt (torch.save), ITEM_RANK.json,
 // ITEM_RANK.safetensors or, with any other ending, bytes.
 //
-// Such names alone mean nothing: a directory without metadata.pkl counts only if its torch files hold DTensors, or if
+// A name by itself says nothing: a directory without metadata.pkl counts only if its torch files hold DTensors, or if
 // one item is "model" and there are others beside it. The files of one torch.save by each rank of FSDP2 (rank0.pt,
 // rank1.pt), which hold DTensors, are one item that is the whole checkpoint.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_CHECKPOINTING_ITEM_PLAN_H_

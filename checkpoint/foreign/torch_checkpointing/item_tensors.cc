@@ -60,9 +60,9 @@ absl::StatusOr<ItemTensors::Division> ItemTensors::DivisionOfDTensor(const ItemP
                                                                      int tensor) {
   // The rank that wrote the file is in its meshes.
   if (own.mesh->place >= 0 && own.mesh->ranks[own.mesh->place] != rank_) {
-    return Broken(
-        place, absl::StrCat("was written by rank ", own.mesh->ranks[own.mesh->place], ", but the file is that of rank ",
-                            rank_, ": files of ranks were swapped or renamed"));
+    return Broken(place,
+                  absl::StrCat("was written by rank ", own.mesh->ranks[own.mesh->place],
+                               ", but the file is named for rank ", rank_, ": files of ranks were swapped or renamed"));
   }
   auto dtensor = std::make_shared<DTensor>(meshes_.WithMesh(own));
   Division division;
@@ -222,7 +222,7 @@ absl::Status ItemTensors::Compare(const ItemPlace& place, const LocalPart& known
     different_.Count(absl::StrCat(Quote(place.name), " of ", file_->name(), " and ", first));
     return absl::OkStatus();
   }
-  return Broken(place, absl::StrCat("differs from that of ", first,
+  return Broken(place, absl::StrCat("differs from the copy of ", first,
                                     ", and nothing says how they are joined: give one of the files"));
 }
 

@@ -123,7 +123,7 @@ class ItemTensors {
 
   std::vector<std::string> names_;                          // of tensors, from first_ on
   std::vector<int64_t> seen_;                               // ranks, by tensor of the metadata
-  absl::flat_hash_map<int, std::map<BoxKey, bool>> boxes_;  // by tensor: those of its shards
+  absl::flat_hash_map<int, std::map<BoxKey, bool>> boxes_;  // by tensor: the boxes of its shards
   Counted uncompared_;
   Counted different_;
 };

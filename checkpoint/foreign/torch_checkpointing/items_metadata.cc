@@ -276,8 +276,7 @@ class Parser {
       std::sort(sorted.begin(), sorted.end());
     }
     if (is_equal || std::equal(ranks.begin(), ranks.end(), sorted.begin(), sorted.end())) return absl::OkStatus();
-    return Broken(value,
-                  absl::StrCat("the ranks of a record are not those of its mesh ", record.dtensor->mesh->ToString()));
+    return Broken(value, absl::StrCat("a record has other ranks than its mesh ", record.dtensor->mesh->ToString()));
   }
 
   absl::StatusOr<std::vector<int64_t>> Integers(PickleValue value, int64_t max_count, int64_t limit) {

@@ -54,7 +54,7 @@ struct DefaultShards {
   Shape shape;  // of the whole tensor
   struct Shard {
     Box box;                           // in the whole
-    std::vector<int64_t> local_start;  // in the local tensor; the sizes are those of the box
+    std::vector<int64_t> local_start;  // in the local tensor; the sizes are the box's
   };
   std::vector<Shard> shards;
 };
@@ -65,7 +65,7 @@ struct ItemTensor {
   struct Record {
     std::shared_ptr<const DTensor> dtensor;       // whose mesh has no place
     std::shared_ptr<const DefaultShards> shards;  // null if `dtensor` is not
-    std::vector<int32_t> ranks;                   // rising; empty: those of the mesh of `dtensor`
+    std::vector<int32_t> ranks;                   // rising; empty: the ranks of the mesh of `dtensor`
 
     int64_t rank_count() const;
   };

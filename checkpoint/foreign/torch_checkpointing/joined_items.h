@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // JoinItems: the files of all ranks as one tree of whole tensors. Rank after rank, the tree of each item is merged into
-// that of the ranks before:
+// the tree of the ranks before:
 //
 //   parts     of a DTensor, or of the records of metadata.pkl: each takes its place; all must be there in the end
 //   copies    of a part or of a plain tensor: the first rank's is read, and a note says which differ, as far as CRCs,

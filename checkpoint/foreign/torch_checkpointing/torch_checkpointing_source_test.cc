@@ -84,9 +84,10 @@ TEST(TorchCheckpointingTest, SwappedFilesOfRanksAreNoticed) {
   fs::rename(copy + "/model_0.pt", copy + "/x");
   fs::rename(copy + "/model_1.pt", copy + "/model_0.pt");
   fs::rename(copy + "/x", copy + "/model_1.pt");
-  EXPECT_THAT(OpenTensorSource(copy),
-              StatusIs(StatusCode::kDataLoss, HasSubstr("of model_0.pt was written by rank 1, but the file is that of "
-                                                        "rank 0: files of ranks were swapped or renamed")));
+  EXPECT_THAT(
+      OpenTensorSource(copy),
+      StatusIs(StatusCode::kDataLoss, HasSubstr("of model_0.pt was written by rank 1, but the file is named for "
+                                                "rank 0: files of ranks were swapped or renamed")));
 }
 
 TEST(TorchCheckpointingTest, AMissingFileOfARankIsNamed) {
@@ -287,8 +288,7 @@ TEST(TorchCheckpointingTest, RecordsThatTheFilesContradictAreDamage) {
          ranks.data()["placements"][0] = {{"type", "Replicate"}};
        }},
       {"Shard(2) of a tensor of shape", [](TwoRanks& ranks) { ranks.data()["placements"][0]["dim"] = 2; }},
-      {"the ranks of a record are not those of its mesh",
-       [](TwoRanks& ranks) { ranks.paths()["[\"w\"]"][0]["ranks"] = {0}; }},
+      {"a record has other ranks than its mesh", [](TwoRanks& ranks) { ranks.paths()["[\"w\"]"][0]["ranks"] = {0}; }},
       {"the rank 1 twice",
        [](TwoRanks& ranks) {
          ranks.data()["mesh_spec"]["mesh_data"] = {1, 1};

@@ -76,7 +76,7 @@ absl::Status CheckDTensor(const DTensor& tensor);
 // The elements that the rank at `place` of the mesh has. Precondition: CheckDTensor is OK.
 Box BoxOf(const DTensor& tensor, int64_t place);
 
-// True for the first of the ranks that have the same elements: those of all its copies together are the tensor once.
+// True for the first of the ranks that have the same elements. The first copies together are the tensor once.
 bool IsFirstCopy(const DTensor& tensor, int64_t place);
 
 // The place of the first of the ranks with the elements of `place`.

@@ -102,7 +102,7 @@ absl::StatusOr<MeshLayout> ReadLayout(PickleValue value) {
   return layout;
 }
 
-// The offsets in the list of ranks of all places of the mesh, row-major, from that of the first. nullopt for sizes
+// The offsets in the list of ranks of all places of the mesh, row-major, from the first place. nullopt for sizes
 // beyond kMaxMeshRanks.
 std::optional<std::vector<int64_t>> OffsetsOf(const MeshLayout& layout) {
   std::vector<int64_t> offsets = {0};
@@ -169,7 +169,7 @@ absl::Status CheckShardOrder(PickleValue spec) {
                           IntegersBelow(entry.arguments().at(1), kMaxMembers, "a dimension of a mesh"));
     if (std::is_sorted(dims.begin(), dims.end())) continue;
     return Unsupported(entry,
-                       "a DTensor whose shard_order is not that of the dimensions of the mesh, which is not read");
+                       "a DTensor whose shard_order is not the order of the mesh's dimensions, which is not read");
   }
   return absl::OkStatus();
 }

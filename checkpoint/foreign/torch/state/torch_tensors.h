@@ -48,8 +48,8 @@ class TorchTensors {
   int64_t storage_offset(uint32_t storage) const { return storages_[storage].offset; }
   uint32_t storage_crc(uint32_t storage) const { return storages_[storage].crc; }
 
-  // The DTensor of which tensor `i` is the part of one rank; null for a tensor that is no DTensor's. Its shape and
-  // dtype above are those of the part. Valid until DropDTensors.
+  // The DTensor of which tensor `i` is the part of one rank; null for a tensor that is no DTensor's. The shape and
+  // dtype above are the part's. Valid until DropDTensors.
   const DTensor* dtensor(size_t i) const;
   bool has_dtensors() const { return !dtensors_.empty(); }
 
@@ -101,7 +101,7 @@ class TorchTensorTaker final : public PickleObjects {
   int64_t place(uint32_t object) const override { return tensors_.tensors_[object].place; }
   int64_t memory() const override;
 
-  // The number of the tensor that `value` is or creates; of a DTensor, that of its local tensor. Precondition:
+  // The number of the tensor that `value` is or creates; of a DTensor, the number of its local tensor. Precondition:
   // IsTensor(value). Errors as ReadTorchTensor and DTensorReader; kDataLoss also for a storage to which two tensors
   // assign different sizes, and for a local tensor that is not the part that its DTensor says.
   absl::StatusOr<uint32_t> Add(PickleValue value);
