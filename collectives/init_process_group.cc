@@ -2,9 +2,9 @@
 //
 // The steps of InitProcessGroup, with the data that each exchanges with the other ranks:
 //
-//   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric, close the store
-//                                                               -> on several: CreateUcxTransport or, if asked for,
-//                                                                  a registered backend's; watch the job
+//   rendezvous (who am I) -> JobStore: find rank 0 -> FindHosts -> on one host: CreateShmFabric            -> watch
+//                                                               -> on several: CreateUcxTransport or, if      the job
+//                                                                  asked for, a registered backend's
 //                            sockets                  blobs                    blobs
 //
 // The device is created first, so that an error of the device is known before another rank waits for this one. If only
@@ -12,10 +12,9 @@
 //
 //   -> on GPUs: CreateNcclGroup, with the group made so far for its control plane
 //
-// The ranks of one host need the store only until their group exists: from then on they share memory, in which a death
-// is noticed. Rank 0 keeps serving the store as long as the group lives, so that MASTER_PORT stays taken and another
-// job with the same port learns which job has it. The ranks of several hosts keep their connections to the store, over
-// which each learns which rank is lost (job_watch.h).
+// All ranks keep their connections to the store, over which each learns which rank is lost (job_watch.h): in shared
+// memory a death is noticed, but not that a rank is stopped. Rank 0 serves the store as long as the group lives, so
+// that MASTER_PORT stays taken and another job with the same port learns which job has it.
 #include "fsdp/collectives/init_process_group.h"
 
 #include <unistd.h>
@@ -122,12 +121,8 @@ Rendezvous WithLocalRank(Rendezvous job, const HostLayout& layout) {
   return job;
 }
 
-// The objects that keep a group's job together. For ranks on one host: the store's server, on rank 0, which holds the
-// port. For ranks on several hosts: the watch.
-struct JobTies {
-  std::unique_ptr<StoreServer> server;
-  std::shared_ptr<std::unique_ptr<JobWatch>> watch = std::make_shared<std::unique_ptr<JobWatch>>();
-};
+// The watch of a group's job, which holds the port on rank 0. Null until the collectives exist, which ask it.
+using HeldWatch = std::shared_ptr<std::unique_ptr<JobWatch>>;
 
 // A rank that has met the others.
 struct MetRank {
@@ -194,10 +189,10 @@ absl::StatusOr<std::unique_ptr<Transport>> CreateTransport(const MetRank& met, c
 }
 
 // The collectives of all ranks, whose memory is on `device`: through shared memory on one host, else through a network.
-// The store is not used after this.
 absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const MetRank& met,
                                                                        std::shared_ptr<Device> device,
-                                                                       const InitOptions& options, JobTies& ties) {
+                                                                       const InitOptions& options,
+                                                                       const PeerWatch& watch) {
   JobStore& job = *met.job;
   const HostLayout& layout = met.layout;
   const BlobGather gather = [&job](std::string_view blob) { return job.AllGatherObject(blob); };
@@ -208,21 +203,28 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Met
   if (layout.hosts() == 1 && options.backend != "net" && !is_registered) {
     FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Fabric> fabric,
                           CreateShmFabric(met.rank, layout.size(), std::move(device), gather));
-    FSDP_RETURN_IF_ERROR(job.Close());
-    ties.server = job.TakeServer();
-    return std::make_unique<HostCollectives>(std::move(fabric), options.timeout);
+    return std::make_unique<HostCollectives>(std::move(fabric), options.timeout, RankNames{}, watch);
   }
-  // The watch starts after the collectives have been created, because they still need the store. It is not queried
-  // before.
-  const PeerWatch watch = [held = ties.watch](absl::Duration wait) {
-    return *held == nullptr ? absl::OkStatus() : (*held)->Verdict(wait);
-  };
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Transport> transport, CreateTransport(met, options, watch, gather));
   auto net = std::make_unique<NetCollectives>(
       std::move(transport), std::move(device),
       NetOptions{.timeout = options.timeout, .watch = watch, .backend = is_registered ? options.backend : "net"});
-  FSDP_ASSIGN_OR_RETURN(auto collectives, CreateLayeredCollectives(std::move(net), layout, gather));
-  FSDP_ASSIGN_OR_RETURN(*ties.watch, job.Watch());
+  return CreateLayeredCollectives(std::move(net), layout, gather);
+}
+
+// The same, and sets `held`: the watch starts after the collectives have been created, because they still need the
+// store, and takes it over. It is not queried before.
+absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateWatchedCollectives(const MetRank& met,
+                                                                              std::shared_ptr<Device> device,
+                                                                              const InitOptions& options,
+                                                                              const HeldWatch& held) {
+  const PeerWatch watch = [held](absl::Duration wait) {
+    return *held == nullptr ? absl::OkStatus() : (*held)->Verdict(wait);
+  };
+  FSDP_ASSIGN_OR_RETURN(auto collectives, CreateCollectives(met, std::move(device), options, watch));
+  FSDP_ASSIGN_OR_RETURN(*held, met.job->Watch());
+  // The end of rank 0's group ends the watch, which must not be before all ranks have begun to watch.
+  FSDP_RETURN_IF_ERROR(collectives->AllGatherObject(/*sequence=*/0, "").status());
   return collectives;
 }
 
@@ -230,27 +232,28 @@ absl::StatusOr<std::unique_ptr<BlockingCollectives>> CreateCollectives(const Met
 class JoinedGroup {
  public:
   // `control`: the host group in `group`, or `group` itself.
-  JoinedGroup(JobTies ties, const HostProcessGroup& control, std::unique_ptr<ProcessGroup> group)
-      : ties_(std::move(ties)), control_(control), group_(std::move(group)) {}
+  JoinedGroup(HeldWatch watch, const HostProcessGroup& control, std::unique_ptr<ProcessGroup> group)
+      : watch_(std::move(watch)), control_(control), group_(std::move(group)) {}
 
   // The port is free after the group has ended. If the group is broken, the other ranks see this rank as lost.
   ~JoinedGroup() {
     const bool is_done = control_.first_rank_to_give_up() < 0;
     group_.reset();
-    if (is_done && *ties_.watch != nullptr) (*ties_.watch)->Leave();
-    ties_.watch->reset();
+    if (is_done) (*watch_)->Leave();
+    watch_->reset();
   }
 
   ProcessGroup* group() const { return group_.get(); }
 
  private:
-  JobTies ties_;
+  const HeldWatch watch_;
   const HostProcessGroup& control_;
   std::unique_ptr<ProcessGroup> group_;
 };
 
-std::shared_ptr<ProcessGroup> Hold(JobTies ties, const HostProcessGroup& control, std::unique_ptr<ProcessGroup> group) {
-  auto joined = std::make_shared<JoinedGroup>(std::move(ties), control, std::move(group));
+std::shared_ptr<ProcessGroup> Hold(HeldWatch watch, const HostProcessGroup& control,
+                                   std::unique_ptr<ProcessGroup> group) {
+  auto joined = std::make_shared<JoinedGroup>(std::move(watch), control, std::move(group));
   ProcessGroup* const part = joined->group();
   return {std::move(joined), part};
 }
@@ -284,15 +287,15 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> InitProcessGroup(const Rendezvous&
     FSDP_ASSIGN_OR_RETURN(device, CreateDevice(WithLocalRank(rendezvous, met.layout), options));
   }
   const bool on_gpu = device->type() == DeviceType::kCuda;
-  JobTies ties;
+  const auto watch = std::make_shared<std::unique_ptr<JobWatch>>();
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<BlockingCollectives> collectives,
-                        CreateCollectives(met, on_gpu ? CreateHostDevice() : device, options, ties));
+                        CreateWatchedCollectives(met, on_gpu ? CreateHostDevice() : device, options, watch));
   auto on_host = std::make_unique<HostProcessGroup>(std::move(collectives));
   const HostProcessGroup& control = *on_host;
-  if (!on_gpu) return Hold(std::move(ties), control, std::move(on_host));
+  if (!on_gpu) return Hold(watch, control, std::move(on_host));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> group,
                         CreateNcclGroup(std::move(on_host), std::move(device), options.timeout, met.layout.hosts()));
-  return Hold(std::move(ties), control, std::move(group));
+  return Hold(watch, control, std::move(group));
 }
 
 }  // namespace fsdp

@@ -69,6 +69,20 @@ TEST_F(RankFaultTest, AKilledRankEndsTheRunAndIsNamed) {
   }
 }
 
+// Nothing that ranks of one host share tells that one of them is stopped; docs/collectives.md promises 12 s.
+TEST_F(RankFaultTest, AStoppedRankEndsTheRunAndIsNamed) {
+  for (const int victim : {0, 1}) {
+    const auto run = StartLongRun();
+    const std::map<int, pid_t> ranks = RanksOf(metrics_);
+    ASSERT_THAT(ranks, SizeIs(3));
+    kill(ranks.at(victim), SIGSTOP);
+    ASSERT_THAT(run->Wait(absl::Seconds(40)), IsOkAndHolds(75)) << run->output();
+    EXPECT_THAT(run->output(), AllOf(HasSubstr(absl::StrCat("rank ", victim, " (")), HasSubstr("does not answer")));
+    EXPECT_THAT(Survivors(metrics_), IsEmpty());
+    std::filesystem::remove(metrics_);
+  }
+}
+
 TEST_F(RankFaultTest, RanksNeverOutliveTheirLauncher) {
   const auto run = StartLongRun();
   const std::map<int, pid_t> ranks = RanksOf(metrics_);

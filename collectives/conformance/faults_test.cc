@@ -38,13 +38,14 @@ constexpr int kVictim = 2;
 using VictimMain = std::function<void(ProcessGroup& group, Stream& stream)>;
 
 // Runs all_gathers on all ranks; in the middle of them the victim does `victim` instead of its share.
-std::vector<RankResult> RunWithVictim(int64_t n, absl::Duration timeout, const VictimMain& victim) {
+std::vector<RankResult> RunWithVictim(int64_t n, absl::Duration timeout, const VictimMain& victim,
+                                      int number = kVictim) {
   return RunProcessRanks(kRanks, timeout, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Stream> stream, group->device()->CreateStream("test"));
     FSDP_ASSIGN_OR_RETURN(const Tensor output, NewTensor(*group, Placement::kShared, DType::kFloat32, n * kRanks));
     const Tensor own = output.Slice({group->rank() * n, (group->rank() + 1) * n});
     for (int step = 0; step < 10; ++step) {
-      if (step == 5 && group->rank() == kVictim) {
+      if (step == 5 && group->rank() == number) {
         FSDP_RETURN_IF_ERROR(stream->Synchronize());
         victim(*group, *stream);
         return absl::OkStatus();
@@ -106,6 +107,24 @@ TEST(FaultsTest, AStoppedRankIsNamedAtTheDeadline) {
                                               HasSubstr("all_gather #6 waited 1s; missing ranks: 2")));
       // A survivor may have reached the collective, and begun to wait, before the victim stopped.
       EXPECT_GT(results[r].at - stopped.at(), timeout / 2);
+    }
+  }
+}
+
+// Nothing in shared memory tells it. Rank 0 serves the job's store.
+TEST(FaultsTest, AStoppedRankEndsTheWaitsOfTheOthersWithin12Seconds) {
+  for (const int stopped : {0, 2}) {
+    const absl::Time start = absl::Now();
+    const std::vector<RankResult> results = RunWithVictim(
+        1000, absl::Minutes(5), [](ProcessGroup&, Stream&) { raise(SIGSTOP); }, stopped);
+    for (int r = 0; r < kRanks; ++r) {
+      if (r == stopped) continue;
+      // By the watch, or by the first of the others, which gave up for that reason.
+      EXPECT_THAT(results[r].status,
+                  StatusIs(absl::StatusCode::kUnavailable,
+                           MatchesRegex(absl::StrCat(".*rank ", r, " of 4: all_gather #6: .*rank ", stopped,
+                                                     " \\([^)]*pid [0-9]+\\).* does not answer"))));
+      EXPECT_LT(results[r].at - start, absl::Seconds(12) + absl::Seconds(8)) << "joining and a busy machine add to it";
     }
   }
 }

@@ -320,11 +320,6 @@ absl::StatusOr<std::unique_ptr<JobWatch>> JobStore::Watch(const WatchOptions& op
   return watch;
 }
 
-absl::Status JobStore::Close() {
-  FSDP_RETURN_IF_ERROR(store_->Leave());
-  return server_ == nullptr ? absl::OkStatus() : server_->AwaitLeave(deadline_);
-}
-
 absl::Status NameHolder(const absl::Status& error, const std::string& host, int port) {
   absl::StatusOr<FileDescriptor> socket = ConnectTcp(host, port, SteadyNow() + kQuestion);
   if (!socket.ok()) return error;

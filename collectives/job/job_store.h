@@ -14,15 +14,13 @@
 // The other ranks try both until one answers as this job's store. If all ranks are on one host by the environment and
 // MASTER_PORT is not free, the local socket is enough.
 //
-//   rank 0   Serve --> Connect --> AllGatherObject ... --> Close: Leave, wait for all ranks' Leave --> TakeServer
-//   rank r             Connect --> AllGatherObject ... --> Close: Leave
+//   rank 0   Serve --> Connect --> AllGatherObject ... --> Watch
+//   rank r             Connect --> AllGatherObject ... --> Watch
 //
-// Watch may replace Close: connection and server then belong to a JobWatch.
-//
-// Keep the server that TakeServer returns as long as the job's group: MASTER_PORT stays taken, and a rank of another
-// job that connects to it receives the name of its owner. If the port is taken, its holder decides: a store of another
-// job, or of another process that is rank 0 of this job, is an error; a program that does not answer as a store is
-// ignored, and the local socket must be enough.
+// Keep the JobWatch that Watch returns, which serves on rank 0, as long as the job's group: MASTER_PORT stays taken,
+// and a rank of another job that connects to it receives the name of its owner. If the port is taken, its holder
+// decides: a store of another job, or of another process that is rank 0 of this job, is an error; a program that does
+// not answer as a store is ignored, and the local socket must be enough.
 #ifndef FSDP_COLLECTIVES_JOB_JOB_STORE_H_
 #define FSDP_COLLECTIVES_JOB_JOB_STORE_H_
 
@@ -60,17 +58,10 @@ class JobStore {
   // ranks, once `timeout` has passed since Open; kUnavailable names a rank that has gone.
   absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob);
 
-  // Every rank calls it when it does not need the store any more. On rank 0 it blocks until the others have called it
-  // too.
-  absl::Status Close();
-
-  // Replaces Close for a job whose ranks watch each other from now on: every rank calls it when it does not need the
-  // store any more. The watch takes over the connection and, on rank 0, the server: afterwards only the destructor may
-  // be called.
+  // The ranks watch each other from now on: every rank calls it when it does not need the store any more. The watch
+  // takes over the connection and, on rank 0, the server: afterwards only the destructor may be called. Rank 0's watch
+  // must not end before all ranks have called it.
   absl::StatusOr<std::unique_ptr<JobWatch>> Watch(const WatchOptions& options = {});
-
-  // After Close: the server, which holds the port until it is destroyed; null on all ranks except rank 0.
-  std::unique_ptr<StoreServer> TakeServer() { return std::move(server_); }
 
  private:
   JobStore(const Rendezvous& rendezvous, absl::Duration timeout);

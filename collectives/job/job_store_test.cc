@@ -41,19 +41,21 @@ Rendezvous RankOf(const std::string& job, int rank, int port) {
           .job = absl::StrCat(job, " of process ", getpid())};
 }
 
-// Both ranks of a job meet and close their stores. Returns the server of rank 0.
-std::unique_ptr<StoreServer> MeetAs(const Rendezvous& rank0, const Rendezvous& rank1) {
+// Both ranks of a job meet, and rank 1 leaves. Returns the watch of rank 0, which holds the port.
+std::unique_ptr<JobWatch> MeetAs(const Rendezvous& rank0, const Rendezvous& rank1) {
   std::unique_ptr<JobStore> stores[2];
   std::thread other([&] { stores[1] = JobStore::Open(rank1, absl::Seconds(20)).value(); });
   stores[0] = JobStore::Open(rank0, absl::Seconds(20)).value();
   other.join();
-  std::thread closing([&] { EXPECT_OK(stores[1]->Close()); });
-  EXPECT_OK(stores[0]->Close());
-  closing.join();
-  return stores[0]->TakeServer();
+  std::unique_ptr<JobWatch> watches[2];
+  std::thread watching([&] { watches[1] = stores[1]->Watch().value(); });
+  watches[0] = stores[0]->Watch().value();
+  watching.join();
+  watches[1]->Leave();
+  return std::move(watches[0]);
 }
 
-std::unique_ptr<StoreServer> Meet(const std::string& job, int port) {
+std::unique_ptr<JobWatch> Meet(const std::string& job, int port) {
   return MeetAs(RankOf(job, 0, port), RankOf(job, 1, port));
 }
 
@@ -114,13 +116,13 @@ TEST(JobStoreTest, AnAddressOfAFormerLifeIsReadAgain) {
     std::unique_ptr<JobStore> late;
     std::thread early([&] {
       late = JobStore::Open(HostOfTorchrun("job", 1, agent.port()), absl::Seconds(20)).value();
-      EXPECT_OK(late->Close());
+      EXPECT_OK(late->Watch().status());
     });
     absl::SleepFor(absl::Milliseconds(150));  // so that rank 1 usually tries the old address first
     const auto rank0 = JobStore::Open(HostOfTorchrun("job", 0, agent.port()), absl::Seconds(20));
     early.join();
     ASSERT_OK(rank0);
-    EXPECT_OK((*rank0)->Close());
+    EXPECT_OK((*rank0)->Watch().status());
   }
 }
 
@@ -150,7 +152,7 @@ TEST(JobStoreTest, OfSeveralPortsTheFirstFreeOneIsTaken) {
 
 TEST(JobStoreTest, TheSecondJobOnAPortIsToldAtOnceWhoHoldsItAsLongAsTheFirstLives) {
   const int port = FreePort();
-  std::unique_ptr<StoreServer> first = Meet("first", port);
+  std::unique_ptr<JobWatch> first = Meet("first", port);
   for (const int rank : {0, 1}) {
     const absl::Time start = SteadyNow();
     EXPECT_THAT(JobStore::Open(RankOf("second", rank, port), absl::Seconds(20)),
@@ -191,7 +193,7 @@ TEST(JobStoreTest, AStoreThatAnswersLateIsOne) {
 
 TEST(JobStoreTest, AProcessThatServesItsJobAlreadyIsToldSo) {
   const int port = FreePort();
-  const std::unique_ptr<StoreServer> first = Meet("job", port);
+  const std::unique_ptr<JobWatch> first = Meet("job", port);
   EXPECT_THAT(JobStore::Open(RankOf("job", 0, port), absl::Milliseconds(100)),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 0 is here already")));
 }
