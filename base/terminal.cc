@@ -11,6 +11,7 @@
 
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/exit_code.h"
+#include "fsdp/base/url_password.h"
 
 namespace fsdp {
 namespace {
@@ -32,7 +33,7 @@ void WriteBytes(const std::string& bytes, std::FILE* stream) {
   stdout_error.compare_exchange_strong(none, errno);
 }
 
-std::string Escaped(std::string_view text) { return EscapeText(text, "\n\t\"'\\"); }
+std::string Escaped(std::string_view text) { return EscapeText(HidePasswords(text), "\n\t\"'\\"); }
 
 }  // namespace
 
@@ -48,8 +49,9 @@ int FinishOutput(std::string_view program, int exit_status) {
     int none = 0;
     stdout_error.compare_exchange_strong(none, errno);
   }
-  if (stdout_error == 0) return exit_status;
-  PrintError("%s: stdout: %s\n", program, std::strerror(stdout_error));
+  // A flush in between that failed has left only the mark of the stream.
+  if (stdout_error == 0 && std::ferror(stdout) == 0) return exit_status;
+  PrintError("%s: stdout: %s\n", program, stdout_error == 0 ? "a write failed" : std::strerror(stdout_error));
   return exit_status == kExitDone ? kExitFailed : exit_status;
 }
 

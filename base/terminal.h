@@ -15,8 +15,8 @@
 
 namespace fsdp {
 
-// Writes `text` to `stream`, with EscapeText (escape_text.h) but for newlines, tabs, quotes and backslashes. JSON stays
-// JSON of the same value. Does not flush. Thread-safe: texts do not mix.
+// Writes `text` to `stream`, without passwords (url_password.h), and with EscapeText (escape_text.h) but for newlines,
+// tabs, quotes and backslashes. JSON stays JSON of the same value. Does not flush. Thread-safe: texts do not mix.
 void WriteText(std::string_view text, std::FILE* stream);
 
 // To stdout, in absl::StrFormat's format.

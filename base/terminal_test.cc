@@ -30,6 +30,10 @@ TEST(TerminalTest, NothingThatATerminalObeysOrHidesIsWritten) {
   EXPECT_EQ(Printed("\xF3\xA0\x80\x81"), "\\udb40\\udc01");  // a tag character
 }
 
+TEST(TerminalTest, APasswordInAUrlIsNotPrinted) {
+  EXPECT_EQ(Printed("http://user:secret@host does not exist"), "http://***@host does not exist");
+}
+
 TEST(TerminalTest, JsonKeepsItsValue) {
   const nlohmann::json value = {{"a\xE2\x80\xAE\xC2\x9B", "\x1b\n\x7f\xF3\xA0\x80\x81\"\\"}};
   EXPECT_EQ(nlohmann::json::parse(Printed(value.dump(2))), value);

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/escape_text.h"
+#include "fsdp/base/url_password.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/tensor/dtype.h"
@@ -34,7 +35,7 @@ bool IsDType(int32_t dtype) { return dtype >= 0 && dtype < static_cast<int32_t>(
 int32_t CodeOf(const absl::Status& status) {
   if (status.ok()) return FSDP_OK;
   // A program prints it as it is, and names in it may be of a file that others made.
-  LastMessage() = EscapeText(std::string(status.message()), "\n\t\"'\\");
+  LastMessage() = EscapeText(HidePasswords(std::string(status.message())), "\n\t\"'\\");
   const int code = static_cast<int>(status.code());
   return code > FSDP_OK && code <= FSDP_DATA_LOSS ? code : FSDP_UNKNOWN;
 }

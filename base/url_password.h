@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// HidePasswords: keeps the secrets of URLs out of messages. A URL may be where a path is expected, and then be named by
+// any error, so all that programs print (terminal.h) goes through here.
+#ifndef FSDP_BASE_URL_PASSWORD_H_
+#define FSDP_BASE_URL_PASSWORD_H_
+
+#include <string>
+#include <string_view>
+
+namespace fsdp {
+
+// `text` with "***" for what is between "://" and the "@" of "scheme://user:password@host"; also if one slash is left
+// of the two, as in a path that was made from a URL, and there is a colon between.
+std::string HidePasswords(std::string_view text);
+
+}  // namespace fsdp
+
+#endif  // FSDP_BASE_URL_PASSWORD_H_
