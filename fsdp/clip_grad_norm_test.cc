@@ -11,6 +11,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/fully_shard_testutil.h"
 #include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/fsdp/units/units_testutil.h"
 #include "fsdp/tensor/host_device.h"
@@ -25,13 +26,17 @@ using testing::HasSubstr;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Sets every element of every gradient to `of` its index in its parameter, so that norms are known and exact.
-void SetGradients(TestModel& made, const std::function<float(int64_t)>& of) {
-  for (ShardedParameter* parameter : made.model->parameters()) {
+void SetGradients(const std::vector<ShardedParameter*>& parameters, const std::function<float(int64_t)>& of) {
+  for (ShardedParameter* parameter : parameters) {
     parameter->has_grad = true;
     for (int64_t i = 0; i < parameter->interval.size(); ++i) {
       parameter->grad.data_as<float>()[i] = of(parameter->interval.begin + i);
     }
   }
+}
+
+void SetGradients(TestModel& made, const std::function<float(int64_t)>& of) {
+  SetGradients(made.model->parameters(), of);
 }
 
 int64_t TotalNumel(TestModel& made) {
@@ -118,16 +123,54 @@ TEST_P(ClipGradNormTest, WithoutGradientsTheNormIsZero) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, ClipGradNormTest, testing::Values(1, 2, 3));
 
+// Replicas hold equal gradients, so a sum over them would count each element again. The groups differ in size and the
+// ranks of a shard group in their sums: neither group gives the other's result.
+float RampOf(int64_t i) { return static_cast<float>(i % 5 + 1); }
+
+// Clips gradients that RampOf set, without changing them.
+absl::Status ExpectNormsOfRamps(ModelOperations& model, const std::vector<ShardedParameter*>& parameters) {
+  float sum = 0, squares = 0;  // small integers: exact in any order
+  for (const ShardedParameter* parameter : parameters) {
+    for (int64_t i = 0; i < parameter->shape.numel(); ++i) {
+      sum += RampOf(i);
+      squares += RampOf(i) * RampOf(i);
+    }
+  }
+  EXPECT_THAT(model.ClipGradNorm(HUGE_VALF, 1), IsOkAndHolds(sum));
+  EXPECT_THAT(model.ClipGradNorm(HUGE_VALF, 2), IsOkAndHolds(std::sqrt(squares)));
+  EXPECT_THAT(model.ClipGradNorm(HUGE_VALF, kInfinity), IsOkAndHolds(5.0f));
+  FSDP_ASSIGN_OR_RETURN(const GradClip clip, model.ClipGradNormAsync(HUGE_VALF));
+  EXPECT_THAT(clip.Norm(), IsOkAndHolds(std::sqrt(squares)));
+  return absl::OkStatus();
+}
+
 TEST(ClipGradNormHybridTest, ReplicasCountOnce) {
-  ASSERT_OK(RunRanks(4, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    FsdpOptions options = BlockOptions();
-    options.sharding_strategy = ShardingStrategy::kHybridShard;
-    options.shard_group_size = 2;
-    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
-    SetGradients(made, [](int64_t) { return 0.5f; });
-    EXPECT_THAT(made.model->ClipGradNorm(HUGE_VALF, 1), IsOkAndHolds(0.5f * static_cast<float>(TotalNumel(made))));
-    return absl::OkStatus();
-  }));
+  for (const auto strategy : {ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2}) {
+    for (const int shard_group_size : {2, 3}) {
+      ASSERT_OK(RunRanks(6, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+        FsdpOptions options = BlockOptions();
+        options.sharding_strategy = strategy;
+        options.shard_group_size = shard_group_size;
+        FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, options));
+        SetGradients(made, RampOf);
+        return ExpectNormsOfRamps(*made.model, made.model->parameters());
+      }));
+    }
+  }
+}
+
+TEST(ClipGradNormHybridTest, ReplicasOfAMeshCountOnce) {
+  for (const int replicas : {2, 3, 6}) {
+    ASSERT_OK(RunFullyShard(
+        6, {},
+        [](TestFullyShard& test) -> absl::Status {
+          FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());  // makes the gradients' memory
+          FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, test.root->parameters());
+          SetGradients(parameters, RampOf);
+          return ExpectNormsOfRamps(*test.root, parameters);
+        },
+        replicas));
+  }
 }
 
 // torch.nn.utils.clip_grad_norm_ multiplies every gradient, whatever the norm is: by min(1, max_norm / (norm + 1e-6)),

@@ -246,25 +246,31 @@ TEST(FrozenTrainingTest, AMixedUnitWantsOriginalParameters) {
   }));
 }
 
+// Also in an optimizer that was given the frozen ones.
 TEST(FrozenTrainingTest, TheOptimizerStateHasWhatIsTrainedInEveryForm) {
   FsdpOptions options = BlockOptions();
   options.use_orig_params = true;
   const std::vector<StateDictSettings> forms = {{FullStateDictConfig{}, FullOptimStateDictConfig{}},
                                                 {ShardedStateDictConfig{}, ShardedOptimStateDictConfig{}},
                                                 {LocalStateDictConfig{}, LocalOptimStateDictConfig{}}};
-  for (const StateDictSettings& form : forms) {
-    EXPECT_OK(RunRanks(3, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
-      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kHalfOfBlocks, options, /*for_real=*/true));
-      FSDP_RETURN_IF_ERROR(made.Train(0));
-      const StateDictTypeGuard guard(*made.model, form);
-      FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
-      for (const ShardedParameter* parameter : made.model->parameters()) {
-        const std::string& fqn = parameter->fqn;
-        EXPECT_TRUE(state.contains(StateKey::Model(fqn))) << fqn;
-        EXPECT_EQ(state.contains(StateKey::OptimState(fqn, "exp_avg")), parameter->requires_grad) << fqn;
-      }
-      return made.model->LoadOptimStateDict(state, *made.optimizer);
-    }));
+  for (const bool all_given : {false, true}) {
+    for (const StateDictSettings& form : forms) {
+      EXPECT_OK(RunRanks(3, [&](const std::shared_ptr<ProcessGroup>& group) -> absl::Status {
+        FSDP_ASSIGN_OR_RETURN(TestModel made, MakeModel(group, Frozen::kHalfOfBlocks, options, /*for_real=*/true));
+        if (all_given) made.optimizer = std::make_unique<AdamW>(made.model->parameters(), AdamWOptions{.lr = 1e-2});
+        FSDP_RETURN_IF_ERROR(made.Train(0));
+        const StateDictTypeGuard guard(*made.model, form);
+        FSDP_ASSIGN_OR_RETURN(const StateDict state, made.AllState());
+        for (const ShardedParameter* parameter : made.model->parameters()) {
+          const std::string& fqn = parameter->fqn;
+          EXPECT_TRUE(state.contains(StateKey::Model(fqn))) << fqn;
+          for (const char* const name : {"exp_avg", "exp_avg_sq", "step"}) {
+            EXPECT_EQ(state.contains(StateKey::OptimState(fqn, name)), parameter->requires_grad) << fqn << " " << name;
+          }
+        }
+        return made.model->LoadOptimStateDict(state, *made.optimizer);
+      }));
+    }
   }
 }
 

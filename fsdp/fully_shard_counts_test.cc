@@ -90,6 +90,11 @@ TEST(FullyShardCountsTest, TwoDimensionsAllReduceEveryUnit) {
   ExpectCounts(2 * kRanks, {}, {kUnits, kUnits - 1, kUnits, kUnits}, /*replicas=*/2);
 }
 
+// PyTorch's replicate() is fully_shard on such a mesh.
+TEST(FullyShardCountsTest, AMeshOfReplicasAloneGathersNothingAndAllReducesEveryUnit) {
+  ExpectCounts(kRanks, {}, {0, 0, 0, kUnits}, /*replicas=*/kRanks);
+}
+
 TEST(FullyShardCountsTest, SetRequiresAllReduceOffLeavesTheAllReduceOut) {
   ExpectCounts(2 * kRanks, {}, {kUnits, kUnits - 1, kUnits, 0}, /*replicas=*/2,
                [](TestFullyShard& test) { return test.root->set_requires_all_reduce(false); });

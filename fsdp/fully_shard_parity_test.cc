@@ -197,7 +197,7 @@ TEST_P(FullyShardParityTest, SeveralModulesMayBeOneUnit) { ExpectParity(ApplyToG
 
 INSTANTIATE_TEST_SUITE_P(Meshes, FullyShardParityTest,
                          testing::Values(Mesh{1, 1}, Mesh{1, 2}, Mesh{1, 3}, Mesh{1, 4}, Mesh{1, 7}, Mesh{2, 2},
-                                         Mesh{2, 3}),
+                                         Mesh{2, 3}, Mesh{3, 1}),
                          [](const auto& mesh) {
                            return std::to_string(mesh.param.replicas) + "x" + std::to_string(mesh.param.shards);
                          });

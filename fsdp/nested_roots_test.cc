@@ -9,6 +9,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/collectives/group/recording_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/nesting_testutil.h"
 #include "fsdp/fsdp/state/state_collector_testutil.h"
@@ -157,13 +158,24 @@ TEST(NestedRootsTest, EachRootCastsItsInputsAsARoot) {
 // PyTorch's DistributedDataParallel around FSDP is, here, a mark with kNoShard: replicated, and all-reduced.
 TEST(NestedRootsTest, AReplicatedRootBesideShardedOnesTrainsToTheSameBits) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const auto log = std::make_shared<RecordingProcessGroup::Log>();
     std::unique_ptr<TestSequence> root = MakeTestBlocks();
     FSDP_RETURN_IF_ERROR(
         WrapAll(*root, {{"0", {}}, {"1", {}}, {"2", {.sharding_strategy = ShardingStrategy::kNoShard}}}));
-    FSDP_ASSIGN_OR_RETURN(const auto mixed,
-                          FullyShardedDataParallel::WrapRootsBelow(std::move(root), group, {.init_seed = kSeed}));
+    FSDP_ASSIGN_OR_RETURN(
+        const auto mixed,
+        FullyShardedDataParallel::WrapRootsBelow(
+            std::move(root), std::make_shared<RecordingProcessGroup>(group, "world", log), {.init_seed = kSeed}));
     FSDP_ASSIGN_OR_RETURN(const auto one, WrapBlocks(group, {{"0", {}}, {"1", {}}}, {.init_seed = kSeed}));
+    log->clear();
     FSDP_RETURN_IF_ERROR(ForwardAndBackward(*mixed, 0));
+    EXPECT_EQ(CountEntries(*log, "all_gather world"), 2);
+    EXPECT_EQ(CountEntries(*log, "reduce_scatter world"), 2);
+    EXPECT_EQ(CountEntries(*log, "all_reduce world"), 1);
+    for (const ShardedParameter* parameter : mixed->parameters()) {
+      if (parameter->fqn.substr(0, 2) != "2.") continue;
+      EXPECT_EQ(parameter->interval, (Interval{0, parameter->shape.numel()})) << parameter->fqn;
+    }
     FSDP_RETURN_IF_ERROR(ForwardAndBackward(*one, 0));
     for (const auto& [name, parameter] : mixed->module().NamedParameters()) {
       FSDP_ASSIGN_OR_RETURN(const Tensor mine, mixed->GetFullGradient(name));

@@ -7,12 +7,15 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/device_mesh.h"
+#include "fsdp/collectives/group/recording_process_group.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/model_testutil.h"
@@ -146,6 +149,41 @@ TEST_P(RecomputeUnitsTest, ThePlannedPeakIsTheMeasuredPeak) {
         FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
       }
       EXPECT_EQ(device.peak_allocated_bytes() - before, plan.DeviceBytes(false));
+      return absl::OkStatus();
+    }));
+  }
+}
+
+// The operations that a schedule or a log of collectives begins its lines with.
+std::vector<std::string> CollectivesOf(const std::vector<std::string>& lines) {
+  std::vector<std::string> collectives;
+  for (const std::string& line : lines) {
+    const std::string operation = line.substr(0, line.find(' '));
+    if (operation == "all_gather" || operation == "reduce_scatter") collectives.push_back(operation);
+  }
+  return collectives;
+}
+
+// A unit that a plan lacks is gathered on demand, so only the order of collectives shows that the plan has the units
+// that a recomputation runs again.
+TEST_P(RecomputeUnitsTest, AStepIssuesTheCollectivesOfItsPlan) {
+  for (int seed = 0; seed < 12; ++seed) {
+    SCOPED_TRACE(seed);
+    EXPECT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
+      const auto log = std::make_shared<RecordingProcessGroup::Log>();
+      const auto group = std::make_shared<RecordingProcessGroup>(std::move(inner), "world", log);
+      FSDP_ASSIGN_OR_RETURN(const auto model, Wrap(Tree(seed, Leaves::kLinear), GetParam(), true, group));
+      FSDP_ASSIGN_OR_RETURN(const Tensor x, Tensor::Empty(*group->device(), DType::kFloat32, {2, kWidth}));
+      std::fill_n(x.data_as<float>(), x.numel(), 0.5f);
+      const std::string plan = RenderSchedule(model->StepSchedule(1), model->UnitNames());
+      for (int step = 0; step < 2; ++step) {
+        log->clear();
+        Tape tape = model->NewTape();
+        FSDP_ASSIGN_OR_RETURN(const Tensor y, model->Forward(x, tape));
+        FSDP_RETURN_IF_ERROR(model->Backward(y, tape).status());
+        FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
+        EXPECT_EQ(CollectivesOf(*log), CollectivesOf(absl::StrSplit(plan, '\n'))) << plan;
+      }
       return absl::OkStatus();
     }));
   }

@@ -4,6 +4,7 @@
 // gives an auxiliary output in addition to its own. Values are small whole numbers, so that sums are exact and ranks'
 // gradients compare by ==.
 #include <algorithm>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -224,6 +225,31 @@ TEST(SeveralTensorsTest, FloatingPointInputsAreCastAndOthersAreNot) {
     EXPECT_EQ(grads[1].dtype(), DType::kFloat32);
     EXPECT_FALSE(grads[2].defined());
     return model->stream().Synchronize();
+  }));
+}
+
+// The mask in each dtype: as it is, or in param_dtype.
+TEST(SeveralTensorsTest, InputsOfEveryDTypeThatIsNotFloatingPointStayAsTheyAre) {
+  Seen seen;
+  EXPECT_OK(RunRanks(1, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FsdpOptions options;
+    options.mixed_precision.param_dtype = DType::kBFloat16;
+    FSDP_ASSIGN_OR_RETURN(const auto model,
+                          FullyShardedDataParallel::Wrap(std::make_unique<Translator>(&seen), group, options));
+    std::vector<DType> dtypes = {DType::kFloat64, DType::kFloat32, DType::kFloat16};
+    for (const DType dtype : AllDTypes()) {
+      if (!IsFloatingPoint(dtype)) dtypes.push_back(dtype);
+    }
+    for (const DType dtype : dtypes) {
+      FSDP_ASSIGN_OR_RETURN(TensorList inputs, Inputs(model->device(), 0));
+      FSDP_ASSIGN_OR_RETURN(inputs[2], Tensor::Empty(model->device(), dtype, {kRows}));
+      std::memset(inputs[2].data(), 0, inputs[2].nbytes());
+      Tape tape = model->NewTape();
+      FSDP_RETURN_IF_ERROR(model->Forward(inputs, tape).status());
+      FSDP_RETURN_IF_ERROR(model->stream().Synchronize());
+      EXPECT_EQ(seen.inputs[2], IsFloatingPoint(dtype) ? DType::kBFloat16 : dtype);
+    }
+    return absl::OkStatus();
   }));
 }
 

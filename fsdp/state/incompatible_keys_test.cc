@@ -57,17 +57,27 @@ TEST(LoadStateDictTest, NotStrictReturnsMissingAndUnexpectedNamesAndLoadsTheRest
   }
 }
 
+// Each rank but the first lacks another name, and the first has one too many: all report all, in the order of ranks.
 TEST(LoadStateDictTest, StrictNamesWhatAnyRankLacks) {
-  const absl::Status status = RunRanks(3, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
-    FSDP_ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
-    if (group->rank() == 2) {
-      FSDP_ASSIGN_OR_RETURN(state, Without(state, "transformer.wpe.weight"));
-    }
-    return made.model->LoadStateDict(state);
-  });
-  EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
-                               HasSubstr("missing: [transformer.wpe.weight]; unexpected: []")));
+  for (const StateDictSettings& settings :
+       {StateDictSettings(FullStateDictConfig{}), StateDictSettings(ShardedStateDictConfig{})}) {
+    ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(TestModel made, MakeTestModel(group, BlockOptions()));
+      const StateDictTypeGuard guard(*made.model, settings);
+      FSDP_ASSIGN_OR_RETURN(StateDict state, made.model->GetStateDict());
+      const std::vector<std::string> lost = {"", "transformer.wpe.weight", "transformer.ln_f.bias"};
+      FSDP_ASSIGN_OR_RETURN(state, Without(state, lost[group->rank()]));
+      if (group->rank() == 0) state.Set(StateKey::Model("score.weight"), ShardedTensor());
+      EXPECT_THAT(made.model->LoadStateDict(state),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           HasSubstr("missing: [transformer.wpe.weight, transformer.ln_f.bias]; "
+                                     "unexpected: [score.weight]")));
+      FSDP_ASSIGN_OR_RETURN(const IncompatibleKeys keys, made.model->LoadStateDict(state, {.strict = false}));
+      EXPECT_THAT(keys.missing_keys, ElementsAre("transformer.wpe.weight", "transformer.ln_f.bias"));
+      EXPECT_THAT(keys.unexpected_keys, ElementsAre("score.weight"));
+      return absl::OkStatus();
+    }));
+  }
 }
 
 // Loads `state` without the first `missing` of its names and with `unexpected` others. The ranks exchange these names,
