@@ -86,6 +86,7 @@ ShardedTensor OptimStateReader::TensorOf(const Item& item) const {
 // replica of its shard, a scalar or whole tensor once for each rank.
 absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& state, StateSource from) {
   FSDP_RETURN_IF_ERROR(CheckLocalIsFlat(units, StateDictType::kLocal));
+  if (from == StateSource::kLocal) FSDP_RETURN_IF_ERROR(CheckLocalIsOfNoMesh(units, StateDictType::kLocal));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<OptimStateReader> reader, OptimStateReader::Create(units, state, from));
   const absl::Status checked = CheckAll(*reader);
   // Under these two sources nothing is exchanged, so an error stays on its rank.

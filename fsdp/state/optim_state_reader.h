@@ -71,7 +71,8 @@ class OptimStateReader {
 // converted. Entries of parameters outside all units, the user's own entries among them, are copied unchanged, and so
 // is param_groups if the state dict has it. The slices are in newly allocated memory: tensors on the group's device,
 // scalars in pinned host memory. kInvalidArgument names an entry of another shape or form; every rank returns it,
-// except under kFull and kLocal, which do not communicate. Collective for kFullFirst and kSharded. Blocks.
+// except under kFull and kLocal, which do not communicate; also for kLocal of a model made with a mesh, and for every
+// form of one with tensor parallelism. Collective for kFullFirst and kSharded. Blocks.
 absl::StatusOr<StateDict> OptimSlices(const UnitStore& units, const StateDict& state, StateSource from);
 
 }  // namespace fsdp

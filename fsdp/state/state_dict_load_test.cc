@@ -294,13 +294,50 @@ TEST(LocalOfAMeshTest, IsRefusedAsInPyTorch) {
     StateDict state;
     for (const absl::Status& status :
          {made.model->GetStateDict().status(), made.model->AddOptimStateDict(*made.optimizer, state),
-          made.model->LoadStateDict(state)}) {
+          made.model->LoadStateDict(state), made.model->OptimStateDictToLoad(state, *made.optimizer).status()}) {
       EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument,
                                    HasSubstr("LOCAL state dict of a model that was made with a DeviceMesh")));
     }
     return absl::OkStatus();
   });
   EXPECT_OK(status);
+}
+
+// What optim_state_dict_to_load gives for optimizer.load_state_dict is the only LOCAL state that a model of a mesh
+// takes.
+TEST(LocalOfAMeshTest, SlicesForTheOptimizerAreLoaded) {
+  for (const std::vector<int>& sizes : {std::vector<int>{4}, std::vector<int>{2, 2}}) {
+    FsdpOptions options = BlockOptions();
+    if (sizes.size() == 2) options.sharding_strategy = ShardingStrategy::kHybridShard;
+    for (const StateDictSettings& settings :
+         {StateDictSettings(FullStateDictConfig{}), StateDictSettings(ShardedStateDictConfig{})}) {
+      StateCollector before, after;
+      ASSERT_OK(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+        const std::vector<std::string> names = {"replicate", "shard"};
+        FSDP_ASSIGN_OR_RETURN(
+            const std::shared_ptr<const DeviceMesh> mesh,
+            DeviceMesh::Create(group, sizes, std::vector<std::string>(names.end() - sizes.size(), names.end())));
+        FSDP_ASSIGN_OR_RETURN(TestModel source, MakeTestModel(mesh, options));
+        FSDP_RETURN_IF_ERROR(source.Train(0));
+        FSDP_ASSIGN_OR_RETURN(TestModel target, MakeTestModel(mesh, options));
+        StateDict state, loaded;
+        const StateDictTypeGuard from(*source.model, settings);
+        const StateDictTypeGuard to(*target.model, settings);
+        FSDP_RETURN_IF_ERROR(source.model->AddOptimStateDict(*source.optimizer, state));
+        FSDP_ASSIGN_OR_RETURN(const StateDict slices, target.model->OptimStateDictToLoad(state, *target.optimizer));
+        {
+          const StateDictTypeGuard local(*target.model, LocalStateDictConfig{});
+          FSDP_RETURN_IF_ERROR(target.model->LoadOptimStateDict(slices, *target.optimizer));
+        }
+        FSDP_RETURN_IF_ERROR(target.model->AddOptimStateDict(*target.optimizer, loaded));
+        before.Add(state);
+        after.Add(loaded);
+        return absl::OkStatus();
+      }));
+      before.ExpectCovered();
+      ExpectSame(before, after);
+    }
+  }
 }
 
 // Saved under one world size, strategy, wrapping and layout of the flat parameter, loaded under another.

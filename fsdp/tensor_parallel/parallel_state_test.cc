@@ -15,6 +15,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
 #include "fsdp/collectives/run_ranks.h"
+#include "fsdp/fsdp/optim_forms.h"
 #include "fsdp/fsdp/state/state_collector_testutil.h"
 #include "fsdp/fsdp/tensor_parallel/parallel_model_testutil.h"
 #include "fsdp/tensor/host_device.h"
@@ -148,11 +149,29 @@ INSTANTIATE_TEST_SUITE_P(Meshes, ParallelStateTest,
 TEST(ParallelLocalStateTest, IsRefusedForModelAndOptimizer) {
   ASSERT_OK(OnMesh({2, 2}, TestApi::kFsdp1, 1, [](ParallelModel& made) -> absl::Status {
     const StateDictTypeGuard guard(*made.model, LocalStateDictConfig{});
-    EXPECT_THAT(made.model->GetStateDict(),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("made with a DeviceMesh is not supported")));
     StateDict state;
-    EXPECT_THAT(made.model->AddOptimStateDict(*made.optimizer, state),
-                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("made with a DeviceMesh is not supported")));
+    for (const absl::Status& status : {made.model->GetStateDict().status(), made.model->LoadStateDict(state),
+                                       made.model->AddOptimStateDict(*made.optimizer, state)}) {
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("made with a DeviceMesh is not supported")));
+    }
+    EXPECT_THAT(made.model->LoadOptimStateDict(state, *made.optimizer),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with tensor parallelism is not supported")));
+    return absl::OkStatus();
+  }));
+}
+
+// Slices of a flat parameter would be parts of parts, which no state dict describes.
+TEST(ParallelLocalStateTest, SlicesForTheOptimizerAreRefusedFromEveryForm) {
+  ASSERT_OK(OnMesh({2, 2}, TestApi::kFsdp1, 1, [](ParallelModel& made) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(const StateDict full, made.State({kFull, FullOptimStateDictConfig()}));
+    FSDP_ASSIGN_OR_RETURN(const StateDict sharded, made.State(ShardedStateDictConfig()));
+    for (const absl::Status& status :
+         {ShardFullOptimStateDict(*made.model, full).status(), ScatterFullOptimStateDict(*made.model, &full).status(),
+          FlattenShardedOptimStateDict(*made.model, sharded).status(),
+          made.model->OptimStateDictToLoad(full, *made.optimizer).status()}) {
+      EXPECT_THAT(status, StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("with tensor parallelism")));
+    }
     return absl::OkStatus();
   }));
 }
