@@ -126,6 +126,30 @@ TEST(PartlyFrozenTest, GradientsThatExistStayIfOthersAreThawed) {
   }));
 }
 
+// As .grad of a parameter that was frozen since: it stays until the optimizer forgets it.
+TEST(PartlyFrozenTest, AGradientOfAParameterThatIsFrozenLaterStays) {
+  for (const int replicas : {1, 2}) {
+    ASSERT_OK(RunRanks(4, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(const TestFullyShard test, TestFullyShard::Make(group, {}, replicas));
+      FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+      FSDP_ASSIGN_OR_RETURN(const Gradients first, test.Gradients());
+      Gradients wanted = first;
+      for (auto& [name, values] : wanted) {
+        for (float& value : values) value *= IsBias(name) ? 3.0f : 1.0f;
+      }
+      Train(test, IsBias);
+      for (int step = 0; step < 2; ++step) FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+      FSDP_ASSIGN_OR_RETURN(const Gradients gradients, test.Gradients());
+      EXPECT_EQ(gradients, wanted);
+      FSDP_RETURN_IF_ERROR(test.ZeroGrad());
+      FSDP_RETURN_IF_ERROR(test.ForwardAndBackward());
+      FSDP_ASSIGN_OR_RETURN(const Gradients afterwards, test.Gradients());
+      EXPECT_EQ(afterwards, Only(first, IsBias));
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST(PartlyFrozenTest, FullGradientsSummonedOnesAndTheNormAreOfWhatIsTrained) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(const TestFullyShard whole, TestFullyShard::Make(group));

@@ -27,7 +27,7 @@ void GradientUse::MarkStored(int index) {
     for (const auto& parameter : unit.sharded_parameters) had_grad.push_back(parameter->has_grad);
   }
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
-    unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad;
+    unit.sharded_parameters[i]->has_grad |= unit.parameters[i]->requires_grad;  // one that was frozen keeps its own
   }
 }
 
@@ -54,8 +54,8 @@ absl::Status GradientUse::Agree() {
     for (size_t i = 0; i < unit.parameters.size(); ++i, ++at) {
       const bool used =
           std::any_of(all.begin(), all.end(), [&](const std::string& theirs) { return theirs[at] == '1'; });
-      const bool stays = used || unit.state.gradients.had_grad[i];
-      unit.sharded_parameters[i]->has_grad = unit.parameters[i]->requires_grad && stays;
+      const bool is_new = used && unit.parameters[i]->requires_grad;
+      unit.sharded_parameters[i]->has_grad = is_new || unit.state.gradients.had_grad[i];
     }
   }
   return absl::OkStatus();
