@@ -206,6 +206,36 @@ TEST_P(GroupedModulesTest, AHeadThatTheProgramCallsForEachChunkHasTheGradientsOf
 
 INSTANTIATE_TEST_SUITE_P(Chunks, GroupedModulesTest, testing::Values(1, 2, 4));
 
+TEST(GroupedModulesReshardTest, AUnitIsGatheredForItsFirstModuleAndReshardedAfterItsLast) {
+  for (const bool reshard : {false, true}) {
+    ASSERT_OK(RunRanks(kRanks, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      const FullyShardOptions options{.reshard_after_forward = reshard};
+      FSDP_ASSIGN_OR_RETURN(Rig rig, Rig::Make(group, 1, /*leaves_head_out=*/false, &options));
+      for (int step = 0; step < 2; ++step) {
+        rig.log->clear();
+        FSDP_RETURN_IF_ERROR(rig.Step(1));
+        EXPECT_EQ(CountEntries(*rig.log, "all_gather"), reshard ? 3 : 2) << "the root once, and the unit in each pass";
+      }
+      return absl::OkStatus();
+    }));
+  }
+}
+
+// The unit is gathered by the forward, the forward and the backward of the head, and the backward; the root by the
+// forward and, since the head's backward ended a pass, the backward.
+TEST(GroupedModulesReshardTest, AUnitOfWhichOneModuleRanIsReshardedBeforeTheOtherIsCalled) {
+  ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const FullyShardOptions options{.reshard_after_forward = true};
+    FSDP_ASSIGN_OR_RETURN(Rig rig, Rig::Make(group, 1, /*leaves_head_out=*/true, &options));
+    for (int step = 0; step < 2; ++step) {
+      rig.log->clear();
+      FSDP_RETURN_IF_ERROR(rig.StepOutside(1));
+      EXPECT_EQ(CountEntries(*rig.log, "all_gather"), 4 + 2);
+    }
+    return absl::OkStatus();
+  }));
+}
+
 TEST(GroupedModulesReshardTest, AUnitOfWhichOneModuleRanIsReshardedAtTheEndOfTheForward) {
   ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     const FullyShardOptions options;

@@ -203,6 +203,30 @@ TEST(ParamDTypeOverrideTest, GroupsAreFrozenAndThawedByThemselves) {
   }));
 }
 
+TEST(ParamDTypeOverrideTest, SettingsOfAModuleAreOfBothReductions) {
+  ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const MixedPrecisionPolicy mixed{.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
+    Gradients gradients[2][2];
+    for (const bool apart : {false, true}) {
+      FSDP_ASSIGN_OR_RETURN(const RouterModel test, RouterModel::Make(group, {.mp_policy = mixed}, apart));
+      for (const bool set : {false, true}) {
+        for (const auto& [name, module] : test.model->NamedModules()) {
+          FsdpModule* const unit = FsdpModule::Of(*module);
+          if (set && unit != nullptr) FSDP_RETURN_IF_ERROR(unit->set_gradient_divide_factor(8));
+        }
+        FSDP_RETURN_IF_ERROR(test.ForwardAndBackward(0));
+        FSDP_ASSIGN_OR_RETURN(gradients[apart][set], test.GradientsNow());
+        FSDP_RETURN_IF_ERROR(test.ZeroGrad());
+      }
+    }
+    EXPECT_EQ(gradients[false][true], gradients[true][true]);
+    for (const auto& [name, values] : gradients[false][false]) {
+      EXPECT_EQ(gradients[false][true].at(name) == values, values.empty()) << name;
+    }
+    return absl::OkStatus();
+  }));
+}
+
 TEST(ParamDTypeOverrideTest, AnotherDTypeIsRefusedWithTheParametersName) {
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     const auto model = MakeTestBlocks();

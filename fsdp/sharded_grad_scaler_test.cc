@@ -91,13 +91,18 @@ TEST(ShardedGradScalerTest, AnOverflowOnOneRankSkipsTheStepOnAll) {
 }
 
 TEST(ShardedGradScalerTest, ARankWithoutGradientsStillTakesPart) {
-  ASSERT_OK(OnTwoRanks([](ProcessGroup& group, OneParameter& p, Sgd& optimizer, Stream& stream) -> absl::Status {
-    ShardedGradScaler scaler(group);
-    p.parameter.has_grad = group.rank() == 0;
-    FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
-    EXPECT_TRUE(stepped);
-    return scaler.Update();
-  }));
+  for (const bool overflows : {false, true}) {
+    ASSERT_OK(OnTwoRanks([=](ProcessGroup& group, OneParameter& p, Sgd& optimizer, Stream& stream) -> absl::Status {
+      ShardedGradScaler scaler(group, {.init_scale = 16});
+      if (overflows) p.SetGradient(std::numeric_limits<float>::infinity());
+      p.parameter.has_grad = group.rank() == 0;
+      FSDP_ASSIGN_OR_RETURN(const bool stepped, scaler.Step(optimizer, stream));
+      EXPECT_EQ(stepped, !overflows);
+      FSDP_RETURN_IF_ERROR(scaler.Update());
+      EXPECT_EQ(scaler.scale(), overflows ? 8 : 16);
+      return absl::OkStatus();
+    }));
+  }
 }
 
 TEST(ShardedGradScalerTest, CallsOutOfOrderAreErrors) {

@@ -14,6 +14,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/nesting_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -107,6 +108,23 @@ TEST_P(FrozenStateTest, LeavesFrozenParametersOutAndLoadsTheOthers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(FullShardedLocal, FrozenStateTest, testing::Range(0, 3));
+
+TEST_P(FrozenStateTest, LeavesOutIgnoredParametersThatAreFrozen) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    std::unique_ptr<TestSequence> root = MakeTestBlocks();
+    Module* const ignored = ModuleAt(*root, "2");
+    FSDP_RETURN_IF_ERROR(ignored->Materialize(*group->device(), /*seed=*/3));
+    for (const auto& [name, parameter] : ignored->own_parameters()) parameter->requires_grad = name == "bias";
+    FSDP_ASSIGN_OR_RETURN(const auto model,
+                          FullyShardedDataParallel::Wrap(std::move(root), group, {.ignored_modules = {ignored}}));
+    const StateDictTypeGuard guard(*model, settings());
+    FSDP_ASSIGN_OR_RETURN(const StateDict state, model->GetStateDict(kTrained));
+    EXPECT_TRUE(state.contains(StateKey::Model("2.bias")));
+    EXPECT_FALSE(state.contains(StateKey::Model("2.weight")));
+    EXPECT_EQ(state.entries().size(), model->parameters().size() + 1);
+    return absl::OkStatus();
+  }));
+}
 
 TEST(FrozenStateCountTest, AUnitThatIsFrozenWholeIsNotGathered) {
   ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> inner) -> absl::Status {
