@@ -174,6 +174,7 @@ class Comparison {
       difference_.dot += x * y;
       difference_.squares_a += x * x;
       difference_.squares_b += y * y;
+      difference_.squares_difference += (x - y) * (x - y);
     }
     const double distance = DistanceOf(offset, x, y);
     // Both conditions: large 64-bit integers can be equal as float64 and still differ.
@@ -212,6 +213,7 @@ class Comparison {
       difference_.dot += x.real() * y.real() + x.imag() * y.imag();
       difference_.squares_a += std::norm(x);
       difference_.squares_b += std::norm(y);
+      difference_.squares_difference += std::norm(x - y);
     }
     if (x == y) return;
     // Equal parts differ by 0, even if both are infinite, when the subtraction would give NaN.
@@ -250,6 +252,12 @@ std::optional<double> ValueDifference::cosine() const {
   return std::clamp(cosine, -1.0, 1.0);
 }
 
+std::optional<double> ValueDifference::relative_change() const {
+  if (squares_difference == 0) return 0;
+  if (squares_a == 0) return std::nullopt;
+  return std::sqrt(squares_difference) / std::sqrt(squares_a);
+}
+
 void ValueDifference::Add(const ValueDifference& other) {
   if (first_changed < 0) first_changed = other.first_changed;
   numel += other.numel;
@@ -264,6 +272,7 @@ void ValueDifference::Add(const ValueDifference& other) {
   dot += other.dot;
   squares_a += other.squares_a;
   squares_b += other.squares_b;
+  squares_difference += other.squares_difference;
 }
 
 absl::Status CompareElements(const Elements& a, const Elements& b, int64_t begin, int64_t numel,

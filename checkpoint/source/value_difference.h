@@ -38,10 +38,14 @@ struct ValueDifference {
   double dot = 0;                // sums over elements that are finite on both sides
   double squares_a = 0;
   double squares_b = 0;
+  double squares_difference = 0;  // of a - b
 
   // The cosine of the angle between a and b as vectors: 1 when nothing changed; absent when exactly one of them is zero
   // or a sum overflows.
   std::optional<double> cosine() const;
+
+  // |a - b| / |a| as vectors, over elements that are finite on both sides; absent when a is zero and b is not.
+  std::optional<double> relative_change() const;
   double share_changed() const { return numel == 0 ? 0 : static_cast<double>(changed) / static_cast<double>(numel); }
 
   // Adds the difference of another piece of the same tensor, or of another tensor. If only one has `ulps`, it is kept.

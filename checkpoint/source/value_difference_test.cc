@@ -168,6 +168,16 @@ TEST(ValueDifferenceTest, CosineIsThatOfTheVectors) {
   EXPECT_EQ(Floats({0, 0}, {0, 1}).cosine(), std::nullopt);
 }
 
+TEST(ValueDifferenceTest, TheRelativeChangeIsOfTheFiniteElements) {
+  EXPECT_EQ(Floats({3, 4, kNaN, kInfinity}, {0, 0, 1, 2}).relative_change(), 1);
+  EXPECT_EQ(Floats({3, 4}, {3, 4}).relative_change(), 0);
+  EXPECT_EQ(Floats({0, 0}, {0, 1}).relative_change(), std::nullopt);
+  // 1 - cosine would be lost in the digits of a float64.
+  EXPECT_EQ(Compare<double>(DType::kFloat64, {1}, {1 + 0x1p-40}).relative_change(), 0x1p-40);
+  const std::vector<std::complex<float>> a = {{3, 4}}, b = {{0, 4}};
+  EXPECT_EQ(Compare(DType::kComplex64, a, b).relative_change(), 0.6);
+}
+
 TEST(ValueDifferenceTest, PiecesAddUpToTheWhole) {
   std::vector<float> a(5000);
   std::vector<float> b(5000);
@@ -191,6 +201,7 @@ TEST(ValueDifferenceTest, PiecesAddUpToTheWhole) {
   EXPECT_EQ(sum.ulps, whole.ulps);
   EXPECT_EQ(sum.dot, whole.dot);  // sums of small integers are exact
   EXPECT_EQ(sum.squares_b, whole.squares_b);
+  EXPECT_EQ(sum.squares_difference, whole.squares_difference);
 }
 
 }  // namespace

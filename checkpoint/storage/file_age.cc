@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/storage/file_age.h"
 
+#include <sys/stat.h>
+
 #include <chrono>
 #include <filesystem>
 #include <system_error>
@@ -15,6 +17,12 @@ absl::Duration AgeOf(const std::string& path) {
   std::error_code error;
   const auto changed = fs::last_write_time(path, error);
   return error ? absl::ZeroDuration() : absl::FromChrono(fs::file_time_type::clock::now() - changed);
+}
+
+std::string DateText(const std::string& path) {
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return "";
+  return absl::FormatTime("%Y-%m-%d %H:%M UTC", absl::TimeFromTimespec(info.st_mtim), absl::UTCTimeZone());
 }
 
 std::string AgeText(absl::Duration age) {

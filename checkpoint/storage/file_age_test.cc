@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/storage/file_age.h"
 
+#include <fcntl.h>
+#include <sys/stat.h>
+
 #include <chrono>
 #include <filesystem>
 #include <string>
@@ -30,6 +33,15 @@ TEST(FileAgeTest, ADateAfterThisHostsClockIsSaidAndNoAge) {
   EXPECT_EQ(AgeText(absl::Milliseconds(-3)), "0s ago");
   EXPECT_EQ(AgeText(absl::Minutes(-58)), "at a time that is 58m after this host's clock");
   EXPECT_EQ(AgeOf(path + "-that-does-not-exist"), absl::ZeroDuration());
+}
+
+TEST(FileAgeTest, ADateIsInUtc) {
+  const std::string path = NewTestDirectory() + "/file";
+  WriteAll(path, "1");
+  const timespec times[2] = {{86400, 0}, {951868800, 0}};
+  ASSERT_EQ(utimensat(AT_FDCWD, path.c_str(), times, 0), 0);
+  EXPECT_EQ(DateText(path), "2000-03-01 00:00 UTC");
+  EXPECT_EQ(DateText(path + "-that-does-not-exist"), "");
 }
 
 }  // namespace
