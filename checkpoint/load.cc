@@ -46,11 +46,11 @@ absl::StatusOr<int64_t> CheckpointStep(const std::string& path, const std::optio
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
   // skip_links: the step is never behind a link.
   const TensorSourceOptions options = {.flat_layout = flat_layout, .skip_links = true, .map = map};
-  FSDP_RETURN_IF_ERROR(NameLoadOptions(driver->CheckApply(options)));
   if (driver->traits().is_ours) {  // the manifest has the step, even if other files are damaged
+    FSDP_RETURN_IF_ERROR(NameLoadOptions(driver->CheckApply(options)));
     return NativeCheckpointStep(path);
   }
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->Open(path, options);
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->OpenChecked(path, options);
   if (!source.ok()) return NameLoadOptions(source.status());
   if ((*source)->step() >= 0) return (*source)->step();
   return absl::InvalidArgumentError(absl::StrCat(path, " does not record its step; only its weights can be read"));

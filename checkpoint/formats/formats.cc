@@ -97,8 +97,7 @@ absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path) {
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string& path,
                                                                const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
-  FSDP_RETURN_IF_ERROR(driver->CheckApply(options));
-  return driver->Open(path, options);
+  return driver->OpenChecked(path, options);
 }
 
 // Two drivers may share a name ("hdf5"); at most one of them is written.

@@ -6,6 +6,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
@@ -186,6 +190,49 @@ TEST(FormatTableTest, SafetensorsLeavesOutWhatIsNoModelTensorAndNamesIt) {
               testing::ElementsAre(HasSubstr("__metadata__ is left out")));
   EXPECT_THAT(MakeWriter(Hdf5Target())->Fit(ours).value(), IsEmpty());
   EXPECT_EQ(ours.state.entries().size(), 2u);
+}
+
+// A checkpoint that claims tensors of an exabyte each, as views, stacks and sparse files can.
+class HugeSource final : public TensorSource {
+ public:
+  explicit HugeSource(int tensors) {
+    ShardedTensor tensor;
+    tensor.dtype = DType::kUInt8;
+    tensor.shape = {(int64_t{1} << 60) - 1};
+    for (int i = 0; i < tensors; ++i) contents_.Set(StateKey::Model(absl::StrCat("w", i)), tensor);
+  }
+  const FormatTraits& traits() const override { return traits_; }
+  const StateDict& contents() const override { return contents_; }
+  int64_t step() const override { return -1; }
+  int world_size() const override { return 1; }
+  const std::map<std::string, std::string>& metadata() const override { return metadata_; }
+  std::vector<std::string> files() const override { return {}; }
+  absl::Status Read(const StateKey&, const Interval&, void*) const override { return absl::UnimplementedError("no"); }
+
+ private:
+  const FormatTraits traits_ = {.name = "huge"};
+  StateDict contents_;
+  const std::map<std::string, std::string> metadata_;
+};
+
+class HugeDriver final : public FormatDriver {
+ public:
+  explicit HugeDriver(int tensors) : FormatDriver({.name = "huge"}), tensors_(tensors) {}
+  absl::StatusOr<bool> Recognises(const PathProbe&) const override { return true; }
+  absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string&, const TensorSourceOptions&) const override {
+    return std::make_unique<HugeSource>(tensors_);
+  }
+
+ private:
+  const int tensors_;
+};
+
+TEST(FormatTableTest, TensorsWhoseSizesOverflowASumAreRefused) {
+  EXPECT_OK(HugeDriver(1).OpenChecked("path", {}));
+  const auto is_refused = StatusIs(absl::StatusCode::kDataLoss,
+                                   AllOf(HasSubstr("path"), HasSubstr("w1"), HasSubstr("have more than 2^60 bytes")));
+  EXPECT_THAT(HugeDriver(9).OpenChecked("path", {}), is_refused);
+  EXPECT_THAT(HugeDriver(9).Describe("path", {}), is_refused);
 }
 
 }  // namespace

@@ -34,8 +34,7 @@ absl::Status LoadNativeCheckpoint(const std::string& path, StateDict& wanted, co
   FSDP_RETURN_IF_ERROR(CheckLoadMemory(wanted, options));
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindOurs(path));
   const TensorSourceOptions source_options = SourceOptionsFor(wanted, options);
-  FSDP_RETURN_IF_ERROR(NameLoadOptions(driver->CheckApply(source_options)));
-  const absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->Open(path, source_options);
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->OpenChecked(path, source_options);
   if (!source.ok()) return NameLoadOptions(source.status());
   return LoadFrom(**source, path, wanted, options);
 }

@@ -9,10 +9,13 @@
 #include <memory>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/byte_total.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -47,8 +50,22 @@ bool HasEntry(const std::string& directory, const std::string& name) {
 
 absl::StatusOr<SourceDescription> FormatDriver::Describe(const std::string& path,
                                                          const TensorSourceOptions& options) const {
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source, Open(path, options));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source, OpenChecked(path, options));
   return DescribeSource(std::move(source));
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> FormatDriver::OpenChecked(const std::string& path,
+                                                                        const TensorSourceOptions& options) const {
+  FSDP_RETURN_IF_ERROR(CheckApply(options));
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<TensorSource> source, Open(path, options));
+  ByteTotal total;
+  for (const auto& [key, value] : source->contents().entries()) {
+    const auto* const tensor = std::get_if<ShardedTensor>(&value);
+    if (tensor == nullptr) continue;
+    const absl::Status fits = total.Add(key.ToString(), tensor->dtype, tensor->shape);
+    if (!fits.ok()) return Annotate(fits, path);
+  }
+  return source;
 }
 
 absl::Status FormatDriver::CheckApply(const TensorSourceOptions& options) const {

@@ -70,6 +70,11 @@ class FormatDriver {
   virtual absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                              const TensorSourceOptions& options) const = 0;
 
+  // CheckApply and Open, for every caller. kDataLoss as well if the tensors have more than 2^60 bytes in all, since
+  // sums of their sizes would overflow.
+  absl::StatusOr<std::unique_ptr<TensorSource>> OpenChecked(const std::string& path,
+                                                            const TensorSourceOptions& options) const;
+
   // The path that Open of a recognised `path` reads now: in a ROOT, its newest step that verifies, which reads all of
   // it; otherwise `path`.
   virtual absl::StatusOr<std::string> Resolve(const std::string& path) const { return path; }

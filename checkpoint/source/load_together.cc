@@ -19,8 +19,7 @@ struct Opened {
 
 absl::StatusOr<Opened> Open(const std::string& path, const TensorSourceOptions& options, FindDriver find) {
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, find(path));
-  FSDP_RETURN_IF_ERROR(NameLoadOptions(driver->CheckApply(options)));
-  absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->Open(path, options);
+  absl::StatusOr<std::unique_ptr<TensorSource>> source = driver->OpenChecked(path, options);
   if (!source.ok()) return NameLoadOptions(source.status());
   FSDP_ASSIGN_OR_RETURN(std::string identity, (*source)->Identity());
   return Opened{*std::move(source), std::move(identity)};

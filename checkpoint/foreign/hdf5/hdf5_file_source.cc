@@ -17,9 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/hdf5/confined_hdf5.h"
+#include "fsdp/checkpoint/source/byte_total.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/nearby_reads.h"
@@ -246,6 +248,11 @@ absl::StatusOr<SourceDescription> DescribeHdf5File(const std::string& path) {
   description.files.emplace_back().name = SplitPath(path).name;
   FSDP_ASSIGN_OR_RETURN(description.files[0].nbytes, file->Size());
   for (const Hdf5Dataset& dataset : listing.datasets) FSDP_RETURN_IF_ERROR(AddDataset(path, dataset, description));
+  ByteTotal total;
+  for (const StoredTensor& tensor : description.tensors) {
+    const absl::Status fits = total.Add(tensor.key.ToString(), tensor.dtype, tensor.shape);
+    if (!fits.ok()) return Annotate(fits, path);
+  }
   FSDP_RETURN_IF_ERROR(AddAliases(path, listing, description));
   TakeAttributes(listing.attributes, description);
   return description;

@@ -25,9 +25,9 @@
 #include "absl/strings/strip.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/megatron/byte_total.h"
 #include "fsdp/checkpoint/foreign/megatron/stacked_name.h"
 #include "fsdp/checkpoint/foreign/megatron/vocabulary_note.h"
+#include "fsdp/checkpoint/source/byte_total.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 
 namespace fsdp {

@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
@@ -23,6 +24,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/source/adapter_config.h"
+#include "fsdp/checkpoint/source/byte_total.h"
 #include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/source_description.h"
@@ -75,6 +77,11 @@ class Driver final : public FormatDriver {
     SourceDescription description;
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
+    ByteTotal total;
+    for (const StoredTensor& tensor : description.tensors) {
+      const absl::Status fits = total.Add(tensor.key.ToString(), tensor.dtype, tensor.shape);
+      if (!fits.ok()) return Annotate(fits, path);
+    }
     description.left_out = SafetensorsBeside(path, files);
     TrainerState trainer = ReadTrainerState(path);
     description.step = trainer.step;

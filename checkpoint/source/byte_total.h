@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ByteTotal: the bytes of all tensors of a checkpoint. Views and stacks can claim any size; within the limit sums of
-// bytes do not overflow.
-#ifndef FSDP_CHECKPOINT_FOREIGN_MEGATRON_BYTE_TOTAL_H_
-#define FSDP_CHECKPOINT_FOREIGN_MEGATRON_BYTE_TOTAL_H_
+// ByteTotal: the bytes of all tensors of a checkpoint. Views, stacks and sparse files can claim any size; within the
+// limit sums of bytes do not overflow.
+#ifndef FSDP_CHECKPOINT_SOURCE_BYTE_TOTAL_H_
+#define FSDP_CHECKPOINT_SOURCE_BYTE_TOTAL_H_
 
 #include <cstdint>
 #include <string>
@@ -34,4 +34,4 @@ class ByteTotal {
 
 }  // namespace fsdp
 
-#endif  // FSDP_CHECKPOINT_FOREIGN_MEGATRON_BYTE_TOTAL_H_
+#endif  // FSDP_CHECKPOINT_SOURCE_BYTE_TOTAL_H_
