@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Each lane of a vector computes one Philox block: four 32-bit numbers, which become four floats. The rounds,
-// Box-Muller and the conversions thus vectorise over blocks without shuffles, and StoreInterleaved4 puts the floats in
+// Each lane of a vector computes one Philox block: four 32-bit numbers, which become four values. The rounds,
+// Box-Muller and the conversions thus vectorise over blocks without shuffles, and StoreInterleaved4 puts the values in
 // order.
 //
 // Bits must be equal on all machines, for all vector widths and for any division of the work. So the code uses only
@@ -172,7 +172,19 @@ HWY_INLINE SinCos SinCosOfTurn(VecU64 turn) {
           hn::Xor(hn::IfThenElse(swap, s, c), hn::BitCast(d, cos_sign))};
 }
 
+// Two values of each lane from two numbers of it, in each of the kinds of values below.
+struct Bits {
+  using Value = uint32_t;
+  using Tag = hn::Rebind<uint32_t, F64>;
+  static HWY_INLINE void FromPair(VecU64 first, VecU64 second, hn::Vec<Tag>& value0, hn::Vec<Tag>& value1) {
+    value0 = hn::TruncateTo(Tag(), first);
+    value1 = hn::TruncateTo(Tag(), second);
+  }
+};
+
 struct Normals {
+  using Value = float;
+  using Tag = F32;
   // Two values per lane from two numbers per lane.
   static HWY_INLINE void FromPair(VecU64 first, VecU64 second, hn::Vec<F32>& value0, hn::Vec<F32>& value1) {
     const F64 d;
@@ -187,6 +199,8 @@ struct Normals {
 };
 
 struct Uniforms {
+  using Value = float;
+  using Tag = F32;
   static HWY_INLINE void FromPair(VecU64 first, VecU64 second, hn::Vec<F32>& value0, hn::Vec<F32>& value1) {
     const F64 d;
     const F32 df;
@@ -197,18 +211,19 @@ struct Uniforms {
 
 // Writes the values of as many blocks as a vector has lanes, starting with `block`, to `out`.
 template <class Values>
-HWY_INLINE void WriteBlocks(const Philox& philox, uint64_t block, float* out) {
+HWY_INLINE void WriteBlocks(const Philox& philox, uint64_t block, typename Values::Value* out) {
   const Blocks b = PhiloxBlocks(philox.seed(), philox.sequence(), block);
-  hn::Vec<F32> value0, value1, value2, value3;
+  using Tag = typename Values::Tag;
+  hn::Vec<Tag> value0, value1, value2, value3;
   Values::FromPair(b.c0, b.c1, value0, value1);
   Values::FromPair(b.c2, b.c3, value2, value3);
-  hn::StoreInterleaved4(value0, value1, value2, value3, F32(), out);
+  hn::StoreInterleaved4(value0, value1, value2, value3, Tag(), out);
 }
 
 // Whole vectors of blocks are written directly to `out`. The ends, which may begin inside of a block, go through
 // `values`.
 template <class Values>
-HWY_INLINE void Fill(const Philox& philox, uint64_t first, float* out, size_t n) {
+HWY_INLINE void Fill(const Philox& philox, uint64_t first, typename Values::Value* out, size_t n) {
   const size_t step = 4 * hn::Lanes(F64());
   size_t filled = 0;
   while (filled < n) {
@@ -218,13 +233,17 @@ HWY_INLINE void Fill(const Philox& philox, uint64_t first, float* out, size_t n)
       WriteBlocks<Values>(philox, index / 4, out + filled);
       filled += step;
     } else {
-      float values[4 * kMaxBlocks];
+      typename Values::Value values[4 * kMaxBlocks];
       WriteBlocks<Values>(philox, index / 4, values);
       const size_t wanted = std::min(step - skipped, n - filled);
-      std::memcpy(out + filled, values + skipped, wanted * sizeof(float));
+      std::memcpy(out + filled, values + skipped, wanted * sizeof(values[0]));
       filled += wanted;
     }
   }
+}
+
+void FillBitsOnTarget(const Philox& philox, uint64_t first, uint32_t* out, size_t n) {
+  Fill<Bits>(philox, first, out, n);
 }
 
 void FillUniformOnTarget(const Philox& philox, uint64_t first, float* out, size_t n) {
@@ -243,6 +262,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace fsdp {
 
+HWY_EXPORT(FillBitsOnTarget);
 HWY_EXPORT(FillUniformOnTarget);
 HWY_EXPORT(FillNormalOnTarget);
 
@@ -260,6 +280,10 @@ std::array<uint32_t, 4> Philox::Block(uint64_t block) const {
     key1 += kWeyl1;
   }
   return c;
+}
+
+void FillBits(const Philox& philox, uint64_t first, absl::Span<uint32_t> out) {
+  HWY_DYNAMIC_DISPATCH(FillBitsOnTarget)(philox, first, out.data(), out.size());
 }
 
 void FillUniform(const Philox& philox, uint64_t first, absl::Span<float> out) {

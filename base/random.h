@@ -29,6 +29,10 @@ class Philox {
   uint64_t sequence_;
 };
 
+// Numbers `first`, `first` + 1, ... of the sequence. Runs on the calling thread; any division into calls gives the same
+// numbers.
+void FillBits(const Philox& philox, uint64_t first, absl::Span<uint32_t> out);
+
 // Values `first`, `first` + 1, ... of the sequence, uniform in [0, 1): multiples of 2^-24. Value i is the upper 24 bits
 // of number i of the sequence. Runs on the calling thread; any division into calls gives the same values.
 void FillUniform(const Philox& philox, uint64_t first, absl::Span<float> out);

@@ -40,6 +40,19 @@ TEST(RandomTest, AValueDependsOnItsIndexAlone) {
   }
 }
 
+TEST(RandomTest, BitsAreTheNumbersOfTheBlocks) {
+  const Philox philox(42, 7);
+  for (const uint64_t first : {0, 1, 3, 4, 29}) {
+    for (const size_t n : {0, 1, 5, 64, 333}) {
+      std::vector<uint32_t> numbers(n);
+      FillBits(philox, first, absl::MakeSpan(numbers));
+      for (size_t i = 0; i < n; ++i) {
+        ASSERT_EQ(numbers[i], philox.Block((first + i) / 4)[(first + i) % 4]) << first << " + " << i;
+      }
+    }
+  }
+}
+
 TEST(RandomTest, SeedsAndSequencesDiffer) {
   std::set<float> values;
   for (uint64_t seed : {0, 1, 2}) {

@@ -185,7 +185,7 @@ void TorchOptimizer::StepScaled(const std::vector<size_t>& indices) {
   for (size_t k = 0; k < indices.size(); ++k) tensors_[indices[k]].mutable_grad() = gradients[k];
 }
 
-std::vector<ParamGroupState> TorchOptimizer::ParamGroups() const {
+std::vector<ParamGroupState> TorchOptimizer::FormulaGroups() const {
   std::vector<ParamGroupState> groups;
   for (size_t g = 0; g < optimizer_->param_groups().size(); ++g) {
     groups.push_back({GroupNames(g), {}});
@@ -194,7 +194,7 @@ std::vector<ParamGroupState> TorchOptimizer::ParamGroups() const {
   return groups;
 }
 
-absl::Status TorchOptimizer::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+absl::Status TorchOptimizer::CheckFormula(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kind_.name, group));
   for (const auto& h : kind_.hyperparameters) {
     if (h.name != name) continue;
@@ -208,7 +208,7 @@ absl::Status TorchOptimizer::CheckHyperparameter(size_t group, std::string_view 
       absl::StrCat(kind_.name, ", param group ", group, ": no hyperparameter \"", std::string(name), "\""));
 }
 
-void TorchOptimizer::AssignHyperparameter(size_t group, std::string_view name, double value) {
+void TorchOptimizer::AssignFormula(size_t group, std::string_view name, double value) {
   for (const auto& h : kind_.hyperparameters) {
     if (h.name == name && h.set != nullptr) h.set(optimizer_->param_groups()[group].options(), value);
   }

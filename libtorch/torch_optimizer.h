@@ -40,8 +40,7 @@ class TorchOptimizer final : public Optimizer {
   // As Optimizer's, but waits for `stream`, and computes on the calling thread. kInternal has the text of LibTorch's
   // exception.
   absl::Status Step(Stream& stream) override;
-  std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
+  bool needs_step() const override { return kind_.has_step; }
 
   // For schedulers of learning rates. Do not add groups.
   torch::optim::Optimizer& optimizer() const { return *optimizer_; }
@@ -50,7 +49,10 @@ class TorchOptimizer final : public Optimizer {
   TorchOptimizer(std::shared_ptr<UnitFollower> follower, const std::vector<std::vector<ShardedParameter*>>& groups,
                  std::vector<std::string> state_names, const TorchOptimizerKind& kind,
                  std::unique_ptr<torch::optim::Optimizer> optimizer);
-  void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+  std::vector<ParamGroupState> FormulaGroups() const override;
+  absl::Status CheckFormula(size_t group, std::string_view name, double value) const override;
+  void AssignFormula(size_t group, std::string_view name, double value) override;
+  bool has_stochastic_rounding() const override { return false; }
 
   const TorchOptimizerKind::Options& OptionsOf(size_t group) const;
   absl::Status PrepareState(size_t index);

@@ -84,8 +84,8 @@ Kind SgdKind() {
                           Number<O>("weight_decay", &O::weight_decay, CheckNotNegative),
                           Fixed<O, bool>("nesterov", &O::nesterov)};
   kind.make_state = [] { return std::make_unique<S>(); };
-  // SGD does not count its steps.
   kind.set_step = [](Kind::State&, int64_t) {};
+  kind.has_step = false;
   return kind;
 }
 

@@ -39,6 +39,7 @@ struct TorchOptimizerKind {
   std::vector<Hyperparameter> hyperparameters;
   std::function<std::unique_ptr<State>()> make_state;
   std::function<void(State&, int64_t step)> set_step;
+  bool has_step = true;  // false: the class does not count its steps
   // The value of all fields before the first step, if the class makes the state in its constructor.
   std::function<double(const Options&)> initial_value;  // null: the first step makes the state
 };

@@ -13,6 +13,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -22,6 +23,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/host_floats.h"
 #include "fsdp/optim/host_step.h"
 #include "fsdp/optim/param_groups.h"
 #include "fsdp/optim/parameter_state.h"
@@ -34,7 +36,12 @@ namespace fsdp {
 namespace {
 
 constexpr char kName[] = "Adafactor";
-constexpr double kFloatEpsilon = std::numeric_limits<float>::epsilon();
+
+// torch.finfo(dtype).eps.
+double EpsilonOf(DType dtype) {
+  if (dtype == DType::kBFloat16) return 0x1p-7;
+  return dtype == DType::kFloat16 ? 0x1p-10 : 0x1p-23;
+}
 
 constexpr NumberField<AdafactorOptions> kFields[] = {
     {"lr", &AdafactorOptions::lr}, {"beta2_decay", &AdafactorOptions::beta2_decay},   {"eps2", &AdafactorOptions::eps2},
@@ -67,15 +74,16 @@ struct Adafactor::Work {
   double step;
   Matrices matrices;
   std::vector<float> gradient;  // of the slice
-  float* row_var;               // null of a vector
-  float* col_var;
-  float* variance;                       // null of a matrix
+  HostFloats data;              // likewise
+  HostFloats row_var;           // null of a vector
+  HostFloats col_var;
+  HostFloats variance;                   // null of a matrix
   std::vector<float> mean_row_var = {};  // by matrix, at least eps1
   double alpha = 0;                      // the step's size
 
   bool is_matrix() const { return parameter->shape.rank() > 1; }
   int64_t first() const { return parameter->interval.begin; }
-  double eps1() const { return options->eps1.value_or(kFloatEpsilon); }
+  double eps1() const { return options->eps1.value_or(EpsilonOf(parameter->data.dtype())); }
   double numel() const { return static_cast<double>(parameter->shape.numel()); }
 
   // Calls f(i, row, column) for element i of the slice, in rows and columns counted over all matrices.
@@ -92,7 +100,7 @@ struct Adafactor::Work {
 
   // Step 1: the sum of p^2, then of a matrix those of g^2 by row and by column.
   std::vector<double> Squares() const {
-    const float* const p = parameter->data.data_as<const float>();
+    const float* const p = data.data();
     std::vector<double> sums(1 + (matrices.rows + matrices.columns) * matrices.count, 0);
     for (size_t i = 0; i < gradient.size(); ++i) sums[0] += static_cast<double>(p[i]) * p[i];
     if (!is_matrix()) return sums;
@@ -111,24 +119,27 @@ struct Adafactor::Work {
     const double rho = std::min(options->lr, 1 / std::sqrt(step));
     alpha = std::max(options->eps2, std::sqrt(totals[0] / numel())) * rho;
     const auto weight = static_cast<float>(std::pow(step, options->beta2_decay));
-    for (size_t i = 0; !is_matrix() && i < gradient.size(); ++i) {
-      variance[i] = Lerp(variance[i], gradient[i] * gradient[i], weight);
+    if (!is_matrix()) {
+      float* const v = variance.data();
+      for (size_t i = 0; i < gradient.size(); ++i) v[i] = Lerp(v[i], gradient[i] * gradient[i], weight);
+      return;
     }
-    if (!is_matrix()) return;
+    float* const r = row_var.data();
+    float* const c = col_var.data();
     const double* const rows = totals.data() + 1;
     const double* const columns = rows + matrices.rows * matrices.count;
     mean_row_var.assign(matrices.count, 0);
     for (int64_t m = 0; m < matrices.count; ++m) {
       double sum = 0;
-      for (int64_t r = m * matrices.rows; r < (m + 1) * matrices.rows; ++r) {
-        row_var[r] = Lerp(row_var[r], static_cast<float>(rows[r] / static_cast<double>(matrices.columns)), weight);
-        sum += row_var[r];
+      for (int64_t i = m * matrices.rows; i < (m + 1) * matrices.rows; ++i) {
+        r[i] = Lerp(r[i], static_cast<float>(rows[i] / static_cast<double>(matrices.columns)), weight);
+        sum += r[i];
       }
       mean_row_var[m] =
           std::max(static_cast<float>(sum / static_cast<double>(matrices.rows)), static_cast<float>(eps1()));
     }
-    for (int64_t c = 0; c < matrices.columns * matrices.count; ++c) {
-      col_var[c] = Lerp(col_var[c], static_cast<float>(columns[c] / static_cast<double>(matrices.rows)), weight);
+    for (int64_t i = 0; i < matrices.columns * matrices.count; ++i) {
+      c[i] = Lerp(c[i], static_cast<float>(columns[i] / static_cast<double>(matrices.rows)), weight);
     }
   }
 
@@ -138,11 +149,13 @@ struct Adafactor::Work {
     const auto least = static_cast<float>(eps1() * eps1());
     const auto update = [&](int64_t i, float v) { f(i, gradient[i] * (1 / std::sqrt(std::max(v, least)))); };
     if (!is_matrix()) {
-      for (size_t i = 0; i < gradient.size(); ++i) update(static_cast<int64_t>(i), variance[i]);
+      for (size_t i = 0; i < gradient.size(); ++i) update(static_cast<int64_t>(i), variance.data()[i]);
       return;
     }
+    const float* const r = row_var.data();
+    const float* const c = col_var.data();
     ForEach([&](int64_t i, int64_t row, int64_t column) {
-      update(i, row_var[row] * col_var[column] / mean_row_var[row / matrices.rows]);
+      update(i, r[row] * c[column] / mean_row_var[row / matrices.rows]);
     });
   }
 
@@ -157,8 +170,16 @@ struct Adafactor::Work {
     const double size = std::max(1.0, std::sqrt(total / numel()) / options->d);
     const auto scale = static_cast<float>(-alpha / size);
     const auto keep = static_cast<float>(1 - options->lr * options->weight_decay);
-    float* const p = parameter->data.data_as<float>();
+    float* const p = data.data();
     ForEachUpdate([&](int64_t i, float u) { p[i] = p[i] * keep + scale * u; });
+  }
+
+  // Rounds the results to the parameter's dtype. A parameter has a variance or both factors.
+  absl::Status Store(const std::optional<StochasticRounding>& rounding) const {
+    FSDP_RETURN_IF_ERROR(data.Store(rounding, {.number = 0}));
+    if (!is_matrix()) return variance.Store(rounding, {.number = 1});
+    FSDP_RETURN_IF_ERROR(row_var.Store(rounding, {.number = 1, .is_whole = true}));
+    return col_var.Store(rounding, {.number = 2, .is_whole = true});
   }
 };
 
@@ -209,6 +230,7 @@ absl::Status Adafactor::Step(Stream& stream) {
   if (!Skips(ExtrasOf(indices[0]))) {
     FSDP_ASSIGN_OR_RETURN(std::vector<Work> works, Prepare(indices));
     FSDP_RETURN_IF_ERROR(Update(works, KernelThreads(*parameters()[indices[0]]->device)));
+    for (size_t k = 0; k < works.size(); ++k) FSDP_RETURN_IF_ERROR(works[k].Store(ExtrasOf(indices[k]).rounding));
   }
   for (const size_t i : indices) {
     FSDP_RETURN_IF_ERROR(RefreshCopy(parameters()[i]->data, parameters()[i]->compute_copy));
@@ -218,22 +240,28 @@ absl::Status Adafactor::Step(Stream& stream) {
 }
 
 absl::StatusOr<std::vector<Adafactor::Work>> Adafactor::Prepare(const std::vector<size_t>& indices) {
-  const auto memory = [this](size_t number, size_t i) {
-    return state().has(number, i) ? state().slice(number, i).data_as<float>() : nullptr;
+  const auto memory = [this](size_t number, size_t i) -> absl::StatusOr<HostFloats> {
+    if (!state().has(number, i)) return HostFloats();
+    return HostFloats::Of(state().slice(number, i));
   };
   std::vector<Work> works;
   for (const size_t i : indices) {
     FSDP_RETURN_IF_ERROR(state().Create(i));
     ShardedParameter* const parameter = parameters()[i];
     FSDP_ASSIGN_OR_RETURN(std::vector<float> gradient, GradientOf(*parameter, ExtrasOf(i)));
+    FSDP_ASSIGN_OR_RETURN(HostFloats data, HostFloats::Of(parameter->data));
+    FSDP_ASSIGN_OR_RETURN(HostFloats row_var, memory(0, i));
+    FSDP_ASSIGN_OR_RETURN(HostFloats col_var, memory(1, i));
+    FSDP_ASSIGN_OR_RETURN(HostFloats variance, memory(2, i));
     works.push_back({.parameter = parameter,
                      .options = &groups_[group_of(i)].options,
                      .step = static_cast<double>(step_count(i) + 1),
                      .matrices = Matrices(parameter->shape),
                      .gradient = std::move(gradient),
-                     .row_var = memory(0, i),
-                     .col_var = memory(1, i),
-                     .variance = memory(2, i)});
+                     .data = std::move(data),
+                     .row_var = std::move(row_var),
+                     .col_var = std::move(col_var),
+                     .variance = std::move(variance)});
   }
   return works;
 }
@@ -263,7 +291,7 @@ absl::Status Adafactor::Update(std::vector<Work>& works, int threads) const {
   return for_each([](Work& work, const std::vector<double>& sum) { work.TakeUpdate(sum[0]); });
 }
 
-std::vector<ParamGroupState> Adafactor::ParamGroups() const {
+std::vector<ParamGroupState> Adafactor::FormulaGroups() const {
   std::vector<ParamGroupState> states;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const AdafactorOptions& o = groups_[g].options;
@@ -278,7 +306,7 @@ std::vector<ParamGroupState> Adafactor::ParamGroups() const {
   return states;
 }
 
-absl::Status Adafactor::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+absl::Status Adafactor::CheckFormula(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
   AdafactorOptions options = groups_[group].options;
   if (double* const field = FieldOf(kFields, options, name); field != nullptr) {
@@ -292,7 +320,7 @@ absl::Status Adafactor::CheckHyperparameter(size_t group, std::string_view name,
   return ValidateGroup(kName, group, options);
 }
 
-void Adafactor::AssignHyperparameter(size_t group, std::string_view name, double value) {
+void Adafactor::AssignFormula(size_t group, std::string_view name, double value) {
   AdafactorOptions& options = groups_[group].options;
   if (double* const field = FieldOf(kFields, options, name); field != nullptr) {
     *field = value;

@@ -25,8 +25,8 @@ struct AdafactorOptions {
   // The share of the new value in the running means is t^beta2_decay. At most 0.
   double beta2_decay = -0.8;
 
-  // eps: the least variance, outside of its root; nullopt: 2^-23, float32's. And the least size of a parameter that a
-  // step is relative to.
+  // eps: the least variance, outside of its root; nullopt: the parameter's dtype's, 2^-23 for float32. And the least
+  // size of a parameter that a step is relative to.
   std::optional<double> eps1 = std::nullopt;
   double eps2 = 1e-3;
 
@@ -71,13 +71,13 @@ class Adafactor final : public Optimizer {
   // Validate refuses; kUnimplemented, naming the parameter, for one on a device or of tensor parallelism;
   // kFailedPrecondition for a slice without an exchange. Nothing is changed then. Collective with an exchange.
   absl::Status Step(Stream& stream) override;
-  std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 
  private:
   struct Work;
 
-  void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+  std::vector<ParamGroupState> FormulaGroups() const override;
+  absl::Status CheckFormula(size_t group, std::string_view name, double value) const override;
+  void AssignFormula(size_t group, std::string_view name, double value) override;
   absl::StatusOr<std::vector<Work>> Prepare(const std::vector<size_t>& indices);
   absl::Status Sum(const std::vector<Work>& works, std::vector<std::vector<double>>& values) const;
   absl::Status Update(std::vector<Work>& works, int threads) const;

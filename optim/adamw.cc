@@ -187,7 +187,7 @@ Tensor AdamW::LiveScalars(size_t index) const {
   return live_scalars_.Slice({first, first + kScalars});
 }
 
-std::vector<ParamGroupState> AdamW::ParamGroups() const {
+std::vector<ParamGroupState> AdamW::FormulaGroups() const {
   std::vector<ParamGroupState> states;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const AdamWOptions& o = groups_[g].options;
@@ -202,7 +202,7 @@ std::vector<ParamGroupState> AdamW::ParamGroups() const {
   return states;
 }
 
-absl::Status AdamW::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+absl::Status AdamW::CheckFormula(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
   AdamWOptions options = groups_[group].options;
   for (const FixedOption& fixed : kFixed) {
@@ -222,8 +222,8 @@ absl::Status AdamW::CheckHyperparameter(size_t group, std::string_view name, dou
   return ValidateGroup(kName, group, options);
 }
 
-void AdamW::AssignHyperparameter(size_t group, std::string_view name, double value) {
-  // CheckHyperparameter has refused other values of fixed options.
+void AdamW::AssignFormula(size_t group, std::string_view name, double value) {
+  // CheckFormula has refused other values of fixed options.
   if (double* const field = FieldOf(kFields, groups_[group].options, name); field != nullptr) *field = value;
 }
 

@@ -78,11 +78,11 @@ class AdamW final : public Optimizer {
   // Adam on a device; nothing is changed then.
   absl::Status Step(Stream& stream) override;
   absl::Status CopyScalarsToDevice(Stream& stream) override;
-  std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 
  private:
-  void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+  std::vector<ParamGroupState> FormulaGroups() const override;
+  absl::Status CheckFormula(size_t group, std::string_view name, double value) const override;
+  void AssignFormula(size_t group, std::string_view name, double value) override;
   absl::Status CheckGroups() const;
 
   absl::Status CheckVariants(const std::vector<size_t>& indices) const;

@@ -51,7 +51,7 @@ void AdamWStep(benchmark::State& state, DType grad_dtype) {
   std::vector<float> p(numel, 1.0f), m(numel, 0.5f), v(numel, 0.5f);
   const std::vector<float> grad(numel, kGrad);
   for (auto _ : state) {
-    UpdateAdamW(scalars, grad_dtype, grad.data(), numel, p.data(), m.data(), v.data());
+    UpdateAdamW(scalars, {numel, grad_dtype, grad.data(), DType::kFloat32, p.data()}, m.data(), v.data());
     benchmark::ClobberMemory();
   }
   Report(state, 24 + SizeOf(grad_dtype));
@@ -68,7 +68,7 @@ void SgdStep(benchmark::State& state) {
   std::vector<float> p(numel, 1.0f), buffer(numel, 0.5f);
   const std::vector<float> grad(numel, kGrad);
   for (auto _ : state) {
-    UpdateSgd(scalars, DType::kFloat32, grad.data(), numel, p.data(), buffer.data());
+    UpdateSgd(scalars, {numel, DType::kFloat32, grad.data(), DType::kFloat32, p.data()}, buffer.data());
     benchmark::ClobberMemory();
   }
   Report(state, 20);

@@ -74,7 +74,7 @@ absl::Status Lion::Step(Stream& stream) {
   return absl::OkStatus();
 }
 
-std::vector<ParamGroupState> Lion::ParamGroups() const {
+std::vector<ParamGroupState> Lion::FormulaGroups() const {
   std::vector<ParamGroupState> states;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const LionOptions& o = groups_[g].options;
@@ -84,7 +84,7 @@ std::vector<ParamGroupState> Lion::ParamGroups() const {
   return states;
 }
 
-absl::Status Lion::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+absl::Status Lion::CheckFormula(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
   LionOptions options = groups_[group].options;
   double* const field = FieldOf(kFields, options, name);
@@ -96,7 +96,7 @@ absl::Status Lion::CheckHyperparameter(size_t group, std::string_view name, doub
   return ValidateGroup(kName, group, options);
 }
 
-void Lion::AssignHyperparameter(size_t group, std::string_view name, double value) {
+void Lion::AssignFormula(size_t group, std::string_view name, double value) {
   *FieldOf(kFields, groups_[group].options, name) = value;
 }
 

@@ -53,11 +53,11 @@ class Lion final : public Optimizer {
   // device; nothing is changed then.
   absl::Status Step(Stream& stream) override;
   bool needs_step() const override { return false; }
-  std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 
  private:
-  void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+  std::vector<ParamGroupState> FormulaGroups() const override;
+  absl::Status CheckFormula(size_t group, std::string_view name, double value) const override;
+  void AssignFormula(size_t group, std::string_view name, double value) override;
 
   std::vector<Group> groups_;
 };

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/optim/host_floats.h"
 #include "fsdp/optim/host_step.h"
 #include "fsdp/optim/newton_schulz.h"
 #include "fsdp/optim/param_groups.h"
@@ -138,7 +140,9 @@ absl::Status Muon::Update(size_t index) {
   const MuonOptions& options = groups_[group_of(index)].options;
   FSDP_RETURN_IF_ERROR(state().Create(index));
   FSDP_ASSIGN_OR_RETURN(std::vector<float> update, GradientOf(parameter, ExtrasOf(index)));
-  float* const buffer = state().slice(0, index).data_as<float>();
+  FSDP_ASSIGN_OR_RETURN(HostFloats momentum_buffer, HostFloats::Of(state().slice(0, index)));
+  FSDP_ASSIGN_OR_RETURN(HostFloats data, HostFloats::Of(parameter.data));
+  float* const buffer = momentum_buffer.data();
   const auto rest = static_cast<float>(1 - options.momentum), momentum = static_cast<float>(options.momentum);
   for (size_t i = 0; i < update.size(); ++i) {
     buffer[i] = Lerp(buffer[i], update[i], rest);
@@ -155,13 +159,15 @@ absl::Status Muon::Update(size_t index) {
                           parameter.shape.dim(0), parameter.shape.dim(1), whole));
   const auto keep = static_cast<float>(1 - options.lr * options.weight_decay);
   const auto scale = static_cast<float>(-Adjusted(options.lr, options.adjust_lr_fn, parameter.shape));
-  float* const p = parameter.data.data_as<float>();
+  float* const p = data.data();
   const float* const own = whole.data() + parameter.interval.begin;
   for (int64_t i = 0; i < parameter.interval.size(); ++i) p[i] = p[i] * keep + scale * own[i];
-  return absl::OkStatus();
+  const std::optional<StochasticRounding> rounding = ExtrasOf(index).rounding;
+  FSDP_RETURN_IF_ERROR(momentum_buffer.Store(rounding, {.number = 1}));
+  return data.Store(rounding, {.number = 0});
 }
 
-std::vector<ParamGroupState> Muon::ParamGroups() const {
+std::vector<ParamGroupState> Muon::FormulaGroups() const {
   std::vector<ParamGroupState> states;
   for (size_t g = 0; g < groups_.size(); ++g) {
     states.push_back({GroupNames(g), {}});
@@ -172,7 +178,7 @@ std::vector<ParamGroupState> Muon::ParamGroups() const {
   return states;
 }
 
-absl::Status Muon::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+absl::Status Muon::CheckFormula(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
   const Field* const field = FieldOf(name);
   if (field == nullptr) {
@@ -192,7 +198,7 @@ absl::Status Muon::CheckHyperparameter(size_t group, std::string_view name, doub
   return ValidateGroup(kName, group, options);
 }
 
-void Muon::AssignHyperparameter(size_t group, std::string_view name, double value) {
+void Muon::AssignFormula(size_t group, std::string_view name, double value) {
   FieldOf(name)->set(groups_[group].options, value);
 }
 

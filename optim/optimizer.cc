@@ -6,6 +6,7 @@
 // ranks.
 #include "fsdp/optim/optimizer.h"
 
+#include <cmath>
 #include <set>
 #include <utility>
 
@@ -25,13 +26,23 @@ std::vector<ShardedParameter*> Flatten(const std::vector<std::vector<ShardedPara
   return all;
 }
 
+// Hyperparameters of every optimizer.
+constexpr std::string_view kStochasticRound = "bf16_stochastic_round";
+constexpr std::string_view kRoundingSeed = "rounding_seed";
+
+// State dicts have the seed as a double, which has all whole numbers up to this one.
+constexpr uint64_t kMostSeed = uint64_t{1} << 53;
+
+bool Is16Bits(DType dtype) { return dtype == DType::kBFloat16 || dtype == DType::kFloat16; }
+
 absl::Status CheckUpdatable(const ShardedParameter& parameter) {
-  const DType grad = parameter.grad.dtype();
-  const bool known = grad == DType::kFloat32 || grad == DType::kBFloat16 || grad == DType::kFloat16;
-  if (parameter.data.dtype() != DType::kFloat32 || !known) {
+  const DType data = parameter.data.dtype(), grad = parameter.grad.dtype();
+  const bool known = data == DType::kFloat32 ? grad == data || Is16Bits(grad) : Is16Bits(data) && grad == data;
+  if (!known) {
     return absl::InvalidArgumentError(
-        absl::StrCat("parameter \"", parameter.fqn, "\": data ", std::string(DTypeName(parameter.data.dtype())),
-                     " and grad ", std::string(DTypeName(grad)), ", wanted float32 and float32, bfloat16 or float16"));
+        absl::StrCat("parameter \"", parameter.fqn, "\": data ", std::string(DTypeName(data)), " and grad ",
+                     std::string(DTypeName(grad)),
+                     ", wanted float32 and float32, bfloat16 or float16, or bfloat16 or float16 for both"));
   }
   if (parameter.data.numel() != parameter.interval.size() || parameter.grad.numel() != parameter.interval.size()) {
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameter.fqn, "\": data and grad have ",
@@ -45,6 +56,17 @@ absl::Status CheckUpdatable(const ShardedParameter& parameter) {
                                                    ", wanted bfloat16 of ", parameter.interval.ToString()));
   }
   return absl::OkStatus();
+}
+
+// Kernels of devices take float32 parameters.
+absl::Status CheckDTypeOnDevice(const ShardedParameter& parameter) {
+  if (parameter.device->type() == DeviceType::kCpu || parameter.data.dtype() == DType::kFloat32) {
+    return absl::OkStatus();
+  }
+  const std::string dtype(DTypeName(parameter.data.dtype()));
+  return absl::UnimplementedError(absl::StrCat(
+      "parameter \"", parameter.fqn, "\" is ", dtype, " on ", parameter.device->name(), ", and kernels for ", dtype,
+      " parameters are for hosts: keep it in float32 and compute in ", dtype, " (param_dtype), or offload it"));
 }
 
 absl::Status CheckStepScalar(std::string_view name, const Tensor& t) {
@@ -130,6 +152,7 @@ absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& in
   const Device& first = *parameters_[indices[0]]->device;
   for (const size_t i : indices) {
     const Device& device = *parameters_[i]->device;
+    FSDP_RETURN_IF_ERROR(CheckDTypeOnDevice(*parameters_[i]));
     if (device.type() == first.type()) continue;
     return absl::InvalidArgumentError(absl::StrCat("parameter \"", parameters_[i]->fqn, "\" is on ", device.name(),
                                                    ", but \"", parameters_[indices[0]]->fqn, "\" on ", first.name(),
@@ -147,7 +170,12 @@ absl::StatusOr<const UpdateOps*> Optimizer::OpsFor(const std::vector<size_t>& in
 }
 
 TensorExtras Optimizer::ExtrasOf(size_t index) const {
-  return {.grad_factor = grad_factor_, .found_inf = found_inf_, .compute_copy = parameters_[index]->compute_copy};
+  TensorExtras extras = {
+      .grad_factor = grad_factor_, .found_inf = found_inf_, .compute_copy = parameters_[index]->compute_copy};
+  if (rounding_seed_ && parameters_[index]->data.dtype() == DType::kBFloat16) {
+    extras.rounding.emplace(*rounding_seed_, *parameters_[index], steps_[index] + 1);
+  }
+  return extras;
 }
 
 // A step counts although the stream has not run it yet.
@@ -178,16 +206,63 @@ absl::Status Optimizer::CopyScalarsToDevice(Stream&) {
   return absl::UnimplementedError("this optimizer's steps cannot be captured in a graph: AdamW's can");
 }
 
+absl::Status Optimizer::set_bf16_stochastic_round(std::optional<uint64_t> seed) {
+  if (seed && !has_stochastic_rounding()) {
+    return absl::UnimplementedError(
+        "bf16_stochastic_round: LibTorch's optimizers round to the nearest; use AdamW, Sgd, "
+        "Lion, Adafactor or Muon");
+  }
+  if (seed && *seed > kMostSeed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bf16_stochastic_round: seed ", *seed, ", expected at most 2^53, ", kMostSeed));
+  }
+  rounding_seed_ = seed;
+  return absl::OkStatus();
+}
+
+std::vector<ParamGroupState> Optimizer::ParamGroups() const {
+  std::vector<ParamGroupState> groups = FormulaGroups();
+  for (ParamGroupState& group : groups) {
+    auto& place = rounding_seed_ ? group.values : group.implied;
+    place.emplace_back(kStochasticRound, rounding_seed_ ? 1 : 0);
+    place.emplace_back(kRoundingSeed, static_cast<double>(rounding_seed_.value_or(0)));
+  }
+  return groups;
+}
+
+absl::Status Optimizer::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+  const bool rounds = name == kStochasticRound;
+  if (!rounds && name != kRoundingSeed) return CheckFormula(group, name, value);
+  FSDP_RETURN_IF_ERROR(CheckGroup("the optimizer", group));
+  if (value >= 0 && value <= (rounds ? 1 : static_cast<double>(kMostSeed)) && value == std::floor(value)) {
+    if (!rounds || value == 0 || has_stochastic_rounding()) return absl::OkStatus();
+    return absl::UnimplementedError(absl::StrCat(std::string(name), ": LibTorch's optimizers round to the nearest"));
+  }
+  return absl::InvalidArgumentError(absl::StrCat("param group ", group, ": ", std::string(name), " is ", value,
+                                                 ": expected ", rounds ? "0 or 1" : "a whole number up to 2^53"));
+}
+
+// Both are of all groups: the groups of a state dict have the same values.
+void Optimizer::Assign(size_t group, std::string_view name, double value) {
+  if (name == kStochasticRound) {
+    rounding_seed_ = value != 0 ? std::optional<uint64_t>(rounding_seed_.value_or(0)) : std::nullopt;
+  } else if (name == kRoundingSeed) {
+    if (rounding_seed_) rounding_seed_ = static_cast<uint64_t>(value);
+  } else {
+    AssignFormula(group, name, value);
+  }
+}
+
 absl::Status Optimizer::SetGroupHyperparameter(size_t group, std::string_view name, double value) {
   FSDP_RETURN_IF_ERROR(CheckHyperparameter(group, name, value));
-  AssignHyperparameter(group, name, value);
+  Assign(group, name, value);
   return absl::OkStatus();
 }
 
 absl::Status Optimizer::SetHyperparameter(std::string_view name, double value) {
   // All groups are checked before the first is changed.
   for (size_t group = 0; group < num_groups_; ++group) FSDP_RETURN_IF_ERROR(CheckHyperparameter(group, name, value));
-  for (size_t group = 0; group < num_groups_; ++group) AssignHyperparameter(group, name, value);
+  for (size_t group = 0; group < num_groups_; ++group) Assign(group, name, value);
   return absl::OkStatus();
 }
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Optimizer: updates parameters from gradients, slice by slice; the base of AdamW and SGD. Each state has the elements
-// of its parameter's slice, so optimizer state is sharded by the same intervals as parameters. One thread.
+// of its parameter's slice, so optimizer state is sharded by the same intervals as parameters, and its dtype: float32,
+// or on hosts bfloat16 or float16, of which a step computes in float32 and rounds the results once, as PyTorch's fused
+// optimizers do. One thread.
 #ifndef FSDP_OPTIM_OPTIMIZER_H_
 #define FSDP_OPTIM_OPTIMIZER_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -56,6 +59,13 @@ class Optimizer {
   // Like found_inf of PyTorch's fused optimizers.
   void set_found_inf(Tensor found_inf) { found_inf_ = std::move(found_inf); }
 
+  // Set: a Step rounds what it writes in bfloat16, parameters and states, at random (stochastic_rounding.h) and not to
+  // the nearest; other dtypes are not concerned. State dicts have it with the seed, which is from 0 to 2^53, and a
+  // training that is resumed has the same bits. As bf16_stochastic_round of torchao's optimizers, which round states to
+  // the nearest. kInvalidArgument for another seed, kUnimplemented for an optimizer of LibTorch.
+  absl::Status set_bf16_stochastic_round(std::optional<uint64_t> seed);
+  const std::optional<uint64_t>& bf16_stochastic_round() const { return rounding_seed_; }
+
   // Undoes the counts of the last Step, or replay of one, that its found_inf skipped: its parameters have as many steps
   // as before, and no state if they had no state before.
   void TakeBackStep();
@@ -95,12 +105,13 @@ class Optimizer {
   int64_t step_count(size_t index) const { return steps_[index]; }
   void set_step_count(size_t index, int64_t steps) { steps_[index] = steps; }
 
-  // The groups with their current hyperparameters.
-  virtual std::vector<ParamGroupState> ParamGroups() const = 0;
+  // The groups with their current hyperparameters; with stochastic rounding also "bf16_stochastic_round", 1, and
+  // "rounding_seed", which are the same in all groups.
+  std::vector<ParamGroupState> ParamGroups() const;
 
   // OK if hyperparameter `name` ("lr") of ParamGroups()[group] may be `value`. kInvalidArgument, naming the group, for
   // an unknown group or name, and for a value out of its range. Changes nothing.
-  virtual absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const = 0;
+  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const;
 
   // Sets it, unless CheckHyperparameter refuses it. Counts from the next step on.
   absl::Status SetGroupHyperparameter(size_t group, std::string_view name, double value);
@@ -109,8 +120,13 @@ class Optimizer {
   absl::Status SetHyperparameter(std::string_view name, double value);
 
  protected:
-  // The value of a hyperparameter that CheckHyperparameter allows.
-  virtual void AssignHyperparameter(size_t group, std::string_view name, double value) = 0;
+  // The three of the formula's own hyperparameters, without rounding. Assign sets a value that Check allows.
+  virtual std::vector<ParamGroupState> FormulaGroups() const = 0;
+  virtual absl::Status CheckFormula(size_t group, std::string_view name, double value) const = 0;
+  virtual void AssignFormula(size_t group, std::string_view name, double value) = 0;
+
+  // False if Step cannot round at random.
+  virtual bool has_stochastic_rounding() const { return true; }
 
   // kInvalidArgument, with `optimizer` ("AdamW") in front, for an unknown group.
   absl::Status CheckGroup(std::string_view optimizer, size_t group) const;
@@ -132,15 +148,16 @@ class Optimizer {
   absl::Status CheckOnHost(std::string_view what, const std::vector<size_t>& indices) const;
 
   // The parameters that a step updates, by index: those that have a gradient. kInvalidArgument, naming the parameter,
-  // unless data is float32, grad float32, bfloat16 or float16, and both are of the interval's size.
+  // unless data is float32 and grad float32, bfloat16 or float16, or both are bfloat16 or float16, and both are of the
+  // interval's size.
   absl::StatusOr<std::vector<size_t>> ParametersToUpdate();
 
   // The kernels for these parameters, which must all be on devices of one kind. kInvalidArgument names a parameter that
-  // is not, or that a kernel on `stream` cannot reach; kUnimplemented one whose device has no kernels. Precondition:
-  // `indices` is not empty.
+  // is not, or that a kernel on `stream` cannot reach; kUnimplemented one whose device has no kernels, or none for its
+  // dtype. Precondition: `indices` is not empty.
   absl::StatusOr<const UpdateOps*> OpsFor(const std::vector<size_t>& indices, const Stream& stream) const;
 
-  // The additional work of the update's pass for parameters()[index].
+  // The additional work of the update's pass for parameters()[index], in its next step.
   TensorExtras ExtrasOf(size_t index) const;
 
   // Call when a step of these parameters is on the stream: counts it, marks their compute_copies as current, and clears
@@ -156,14 +173,18 @@ class Optimizer {
   StateBuffers& state() { return *state_; }
 
  private:
+  // Sets a value that CheckHyperparameter allows.
+  void Assign(size_t group, std::string_view name, double value);
+
   std::string name_;
   std::vector<ShardedParameter*> parameters_;
   size_t num_groups_ = 0;
   std::vector<size_t> group_of_;  // by parameter
   std::vector<int64_t> steps_;    // by parameter
-  Tensor grad_factor_;            // of the next step
-  Tensor found_inf_;              // of the next step
-  std::vector<size_t> updated_;   // by the last step
+  std::optional<uint64_t> rounding_seed_;
+  Tensor grad_factor_;           // of the next step
+  Tensor found_inf_;             // of the next step
+  std::vector<size_t> updated_;  // by the last step
   std::unique_ptr<StateBuffers> state_;
 };
 

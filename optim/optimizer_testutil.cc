@@ -35,33 +35,42 @@ Floats Get(const Tensor& t) {
   return values;
 }
 
+void SetFloats(const Tensor& t, const Floats& values) {
+  std::vector<std::byte> bytes(t.nbytes());
+  ASSERT_OK(Convert(DType::kFloat32, values.data(), t.dtype(), bytes.data(), t.numel()));
+  Copy(t.data(), bytes.data(), t.nbytes());
+}
+
+Floats GetFloats(const Tensor& t) {
+  Floats values(t.numel());
+  std::vector<std::byte> bytes(t.nbytes());
+  Copy(bytes.data(), t.data(), t.nbytes());
+  EXPECT_OK(Convert(t.dtype(), bytes.data(), DType::kFloat32, values.data(), t.numel()));
+  return values;
+}
+
 std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
                                                 DType grad_dtype) {
+  return MakeParameterOf(device, fqn, numel, offset, grad_dtype, DType::kFloat32);
+}
+
+std::unique_ptr<ShardedParameter> MakeParameterOf(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
+                                                  DType grad_dtype, DType dtype) {
   // The interval is neither at the begin nor at the end of the parameter, as a rank's slice usually is.
   auto parameter = std::make_unique<ShardedParameter>();
   parameter->fqn = fqn;
   parameter->shape = {numel + 9};
   parameter->interval = {4, 4 + numel};
-  parameter->data = Tensor::Empty(device, DType::kFloat32, {numel + offset})->Slice({offset, numel + offset});
+  parameter->data = Tensor::Empty(device, dtype, {numel + offset})->Slice({offset, numel + offset});
   parameter->grad = Tensor::Empty(device, grad_dtype, {numel + offset})->Slice({offset, numel + offset});
   parameter->device = &device;
   parameter->has_grad = true;
   return parameter;
 }
 
-void SetGrad(const ShardedParameter& parameter, const Floats& values) {
-  std::vector<std::byte> bytes(parameter.grad.nbytes());
-  ASSERT_OK(Convert(DType::kFloat32, values.data(), parameter.grad.dtype(), bytes.data(), parameter.grad.numel()));
-  Copy(parameter.grad.data(), bytes.data(), parameter.grad.nbytes());
-}
+void SetGrad(const ShardedParameter& parameter, const Floats& values) { SetFloats(parameter.grad, values); }
 
-Floats GradOf(const ShardedParameter& parameter) {
-  Floats values(parameter.grad.numel());
-  std::vector<std::byte> bytes(parameter.grad.nbytes());
-  Copy(bytes.data(), parameter.grad.data(), parameter.grad.nbytes());
-  EXPECT_OK(Convert(parameter.grad.dtype(), bytes.data(), DType::kFloat32, values.data(), parameter.grad.numel()));
-  return values;
-}
+Floats GradOf(const ShardedParameter& parameter) { return GetFloats(parameter.grad); }
 
 void ExpectSameBits(const Tensor& t, const Floats& expected) {
   ASSERT_EQ(t.numel(), static_cast<int64_t>(expected.size()));

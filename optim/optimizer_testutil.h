@@ -35,6 +35,14 @@ Floats Get(const Tensor& t);
 std::unique_ptr<ShardedParameter> MakeParameter(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
                                                 DType grad_dtype = DType::kFloat32);
 
+// Likewise, with values of another dtype than float32.
+std::unique_ptr<ShardedParameter> MakeParameterOf(Device& device, const std::string& fqn, int64_t numel, int64_t offset,
+                                                  DType grad_dtype, DType dtype);
+
+// Whole tensors of any dtype, as float32; block.
+void SetFloats(const Tensor& t, const Floats& values);
+Floats GetFloats(const Tensor& t);
+
 // The gradient as float32, converted to or from its dtype; block.
 void SetGrad(const ShardedParameter& parameter, const Floats& values);
 Floats GradOf(const ShardedParameter& parameter);

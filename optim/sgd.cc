@@ -102,7 +102,7 @@ absl::Status Sgd::Step(Stream& stream) {
   return absl::OkStatus();
 }
 
-std::vector<ParamGroupState> Sgd::ParamGroups() const {
+std::vector<ParamGroupState> Sgd::FormulaGroups() const {
   std::vector<ParamGroupState> states;
   for (size_t g = 0; g < groups_.size(); ++g) {
     const SgdOptions& o = groups_[g].options;
@@ -117,7 +117,7 @@ std::vector<ParamGroupState> Sgd::ParamGroups() const {
 }
 
 // Step checks Nesterov's demands on the other values, because values are set one by one.
-absl::Status Sgd::CheckHyperparameter(size_t group, std::string_view name, double value) const {
+absl::Status Sgd::CheckFormula(size_t group, std::string_view name, double value) const {
   FSDP_RETURN_IF_ERROR(CheckGroup(kName, group));
   // On a copy, so that Validate sees the new value together with the others.
   SgdOptions options = groups_[group].options;
@@ -132,7 +132,7 @@ absl::Status Sgd::CheckHyperparameter(size_t group, std::string_view name, doubl
   return ValidateGroup(kName, group, options);
 }
 
-void Sgd::AssignHyperparameter(size_t group, std::string_view name, double value) {
+void Sgd::AssignFormula(size_t group, std::string_view name, double value) {
   SgdOptions& options = groups_[group].options;
   if (double* const field = FieldOf(kFields, options, name); field != nullptr) {
     *field = value;

@@ -53,11 +53,11 @@ class Sgd final : public Optimizer {
   // kInvalidArgument, naming the group, for options that Validate refuses; nothing is changed then.
   absl::Status Step(Stream& stream) override;
   bool needs_step() const override { return false; }
-  std::vector<ParamGroupState> ParamGroups() const override;
-  absl::Status CheckHyperparameter(size_t group, std::string_view name, double value) const override;
 
  private:
-  void AssignHyperparameter(size_t group, std::string_view name, double value) override;
+  std::vector<ParamGroupState> FormulaGroups() const override;
+  absl::Status CheckFormula(size_t group, std::string_view name, double value) const override;
+  void AssignFormula(size_t group, std::string_view name, double value) override;
   absl::Status CheckMomentum(double momentum) const;
 
   std::vector<Group> groups_;

@@ -22,8 +22,8 @@ struct ShardedParameter {
   std::string fqn;
   Shape shape;               // of the whole parameter, as the module has it; or of this rank's part, see below
   Interval interval;         // the elements of `shape` that this rank owns; may be empty
-  Tensor data;               // 1-D, interval.size() elements, float32
-  Tensor grad;               // likewise, or 16 bits; counts only while has_grad; undefined in a frozen unit
+  Tensor data;               // 1-D, interval.size() elements, in the original dtype, which optimizer states have too
+  Tensor grad;               // likewise, or narrower; counts only while has_grad; undefined in a frozen unit
   Device* device = nullptr;  // of both, and of the optimizer's state; never null
   bool has_grad = false;     // false after ZeroGrad and for parameters that the step did not reach: PyTorch's grad None
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One buffer for each state and device, cut into slices, rather than one for each parameter: a transformer has hundreds
-// of parameters, many of them a few hundred elements on this rank. All memory is taken by the first Create, also for
-// parameters that have no state yet, so a later step never allocates; exists_ records which slices are in use.
+// One buffer for each state, device and dtype, cut into slices, rather than one for each parameter: a transformer has
+// hundreds of parameters, many of them a few hundred elements on this rank. All memory is taken by the first Create,
+// also for parameters that have no state yet, so a later step never allocates; exists_ records which slices are in use.
 #include "fsdp/optim/state_buffers.h"
 
 #include <algorithm>
@@ -89,27 +89,29 @@ absl::Status StateBuffers::AllocateFirst() {
 }
 
 absl::Status StateBuffers::Allocate(size_t first) {
-  std::set<Device*> devices;
-  for (size_t i = first; i < parameters_.size(); ++i) devices.insert(parameters_[i]->device);
-  for (Device* device : devices) FSDP_RETURN_IF_ERROR(AllocateOn(*device, first));
+  std::set<std::pair<Device*, DType>> kinds;
+  for (size_t i = first; i < parameters_.size(); ++i) {
+    kinds.emplace(parameters_[i]->device, parameters_[i]->data.dtype());
+  }
+  for (const auto& [device, dtype] : kinds) FSDP_RETURN_IF_ERROR(AllocateOn(*device, dtype, first));
   return absl::OkStatus();
 }
 
 // Parameters of one optimizer may be on two devices (offloaded units in host memory), and a slice must be on the device
 // of its parameter.
-absl::Status StateBuffers::AllocateOn(Device& device, size_t first) {
+absl::Status StateBuffers::AllocateOn(Device& device, DType dtype, size_t first) {
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Stream> stream, device.CreateStream("optimizer state"));
   for (size_t state = 0; state < slices_.size(); ++state) {
     std::vector<std::pair<size_t, Interval>> places;  // of the parameters, by index
     int64_t end = 0;
     for (size_t i = first; i < parameters_.size(); ++i) {
-      if (parameters_[i]->device != &device || !has(state, i)) continue;
+      if (parameters_[i]->device != &device || parameters_[i]->data.dtype() != dtype || !has(state, i)) continue;
       const int64_t begin = end;
       const std::optional<Shape> factor = FactorShape(names_[state], parameters_[i]->shape);
       end += factor ? factor->numel() : parameters_[i]->interval.size();
       places.push_back({i, {begin, end}});
     }
-    FSDP_ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, DType::kFloat32, {end}));
+    FSDP_ASSIGN_OR_RETURN(const Tensor buffer, Tensor::Empty(device, dtype, {end}));
     device.ops().Zero(buffer, *stream);
     for (const auto& [i, place] : places) slices_[state][i] = buffer.Slice(place);
   }

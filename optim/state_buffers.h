@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StateBuffers: an optimizer's states that have a value for each element, each state one float32 buffer cut into the
-// parameters' slices. The first step or the first load allocates the memory for all parameters; parameters that are
-// added later have buffers of their own. A parameter may have some of the states only, and a factor (FactorShape) is
-// whole.
+// StateBuffers: an optimizer's states that have a value for each element, in the dtype of their parameter, as
+// PyTorch's. Each state is one buffer for each dtype, cut into the parameters' slices. The first step or the first load
+// allocates the memory for all parameters; parameters that are added later have buffers of their own. A parameter may
+// have some of the states only, and a factor (FactorShape) is whole.
 #ifndef FSDP_OPTIM_STATE_BUFFERS_H_
 #define FSDP_OPTIM_STATE_BUFFERS_H_
 
@@ -61,7 +61,7 @@ class StateBuffers {
 
   // Allocates for the parameters from index `first` on.
   absl::Status Allocate(size_t first);
-  absl::Status AllocateOn(Device& device, size_t first);
+  absl::Status AllocateOn(Device& device, DType dtype, size_t first);
 
   std::vector<std::string> names_;
   std::vector<ShardedParameter*> parameters_;

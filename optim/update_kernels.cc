@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/optim/update_kernels.h"
 
+#include <cstring>
+#include <type_traits>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "optim/update_kernels.cc"
 #include "hwy/foreach_target.h"  // IWYU pragma: keep
@@ -29,10 +32,33 @@ HWY_INLINE FloatVec LoadGrad(FloatTag d, const G* grad, size_t count, float fact
   return factor == 1 ? g : RoundTo<G>(d, hn::Mul(g, hn::Set(d, factor)));
 }
 
+// RoundAtRandom of stochastic_rounding.h: the numbers that bfloat16 elements hold then.
+HWY_INLINE FloatVec RoundAtRandom(FloatTag d, FloatVec v, const uint32_t* random, size_t count) {
+  const hn::RebindToUnsigned<FloatTag> d32;
+  uint32_t lanes[hn::MaxLanes(d32)] = {};
+  std::memcpy(lanes, random, count * sizeof(uint32_t));
+  const auto bits = hn::BitCast(d32, v);
+  const auto quiet = hn::Or(bits, hn::Set(d32, 0x00400000u));
+  const auto rounded = hn::IfThenElse(hn::RebindMask(d32, hn::IsNaN(v)), quiet,
+                                      hn::Add(bits, hn::ShiftRight<16>(hn::LoadU(d32, lanes))));
+  return hn::BitCast(d, hn::And(rounded, hn::Set(d32, 0xFFFF0000u)));
+}
+
+// Stores a parameter or state, of which `random` has the numbers.
+template <typename P>
+HWY_INLINE void StoreRounded(FloatTag d, FloatVec v, int64_t i, size_t count, P* to, const uint32_t* random) {
+  if constexpr (std::is_same_v<P, uint16_t>) {
+    if (random != nullptr) v = RoundAtRandom(d, v, random + i, count);
+  }
+  StoreUpTo(d, v, to + i, count);
+}
+
 // The copy is rounded from the register, so a low-precision forward needs no pass over the parameters after the step.
-HWY_INLINE void StoreParameter(FloatTag d, FloatVec p, int64_t i, size_t count, float* parameter, uint16_t* copy) {
-  StoreUpTo(d, p, parameter + i, count);
-  if (copy != nullptr) StoreUpTo(d, p, copy + i, count);
+template <typename P>
+HWY_INLINE void StoreParameter(FloatTag d, FloatVec p, int64_t i, size_t count, P* parameter,
+                               const UpdateExtras& extras) {
+  StoreRounded(d, p, i, count, parameter, extras.random[0]);
+  if (extras.compute_copy != nullptr) StoreUpTo(d, p, extras.compute_copy + i, count);
 }
 
 // torch.maximum, which keeps a NaN of either.
@@ -41,11 +67,12 @@ HWY_INLINE FloatVec Maximum(FloatVec a, FloatVec b) {
 }
 
 // Step and decay are added to each other first and then to p: p is rounded once (see AdamWScalars).
-template <typename G>
-void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
-               float* HWY_RESTRICT exp_avg, float* HWY_RESTRICT exp_avg_sq, const UpdateExtras& extras,
+template <typename G, typename P>
+void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel, P* HWY_RESTRICT parameter,
+               P* HWY_RESTRICT exp_avg, P* HWY_RESTRICT exp_avg_sq, const UpdateExtras& extras,
                const AdamVariant& variant) {
   const FloatTag d;
+  P* const largest = static_cast<P*>(variant.max_exp_avg_sq);
   ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
     FloatVec g = LoadGrad(d, grad + i, count, extras.grad_factor);
     const FloatVec p = LoadUpTo(d, parameter + i, count);
@@ -54,24 +81,24 @@ void AdamWLoop(const AdamWScalars& s, const G* HWY_RESTRICT grad, int64_t numel,
     const FloatVec g_squared = hn::Mul(hn::Mul(hn::Set(d, s.one_minus_beta2), g), g);
     const FloatVec v = hn::Add(hn::Mul(LoadUpTo(d, exp_avg_sq + i, count), hn::Set(d, s.beta2)), g_squared);
     FloatVec under_root = v;
-    if (variant.max_exp_avg_sq != nullptr) {
-      under_root = Maximum(LoadUpTo(d, variant.max_exp_avg_sq + i, count), v);
-      StoreUpTo(d, under_root, variant.max_exp_avg_sq + i, count);
+    if (largest != nullptr) {
+      under_root = Maximum(LoadUpTo(d, largest + i, count), v);
+      StoreRounded(d, under_root, i, count, largest, extras.random[2]);
     }
     const FloatVec denominator =
         hn::Add(hn::Div(hn::Sqrt(under_root), hn::Set(d, s.sqrt_bias_correction2)), hn::Set(d, s.eps));
     const FloatVec step = hn::Div(hn::Mul(hn::Set(d, s.negative_step_size), m), denominator);
-    StoreUpTo(d, m, exp_avg + i, count);
-    StoreUpTo(d, v, exp_avg_sq + i, count);
+    StoreRounded(d, m, i, count, exp_avg, extras.random[1]);
+    StoreRounded(d, v, i, count, exp_avg_sq, extras.random[2]);
     const FloatVec decay = hn::Mul(hn::Set(d, s.negative_decay), p);
-    StoreParameter(d, hn::Add(p, hn::Add(step, decay)), i, count, parameter, extras.compute_copy);
+    StoreParameter(d, hn::Add(p, hn::Add(step, decay)), i, count, parameter, extras);
   });
 }
 
 // The branches depend only on the scalars, so every element takes the same one.
-template <typename G>
-void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
-             float* HWY_RESTRICT momentum_buffer, const UpdateExtras& extras) {
+template <typename G, typename P>
+void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, P* HWY_RESTRICT parameter,
+             P* HWY_RESTRICT momentum_buffer, const UpdateExtras& extras) {
   const FloatTag d;
   const FloatVec momentum = hn::Set(d, s.momentum);
   ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
@@ -84,10 +111,10 @@ void SgdLoop(const SgdScalars& s, const G* HWY_RESTRICT grad, int64_t numel, flo
         b = hn::Add(hn::Mul(LoadUpTo(d, momentum_buffer + i, count), momentum),
                     hn::Mul(hn::Set(d, s.one_minus_dampening), g));
       }
-      StoreUpTo(d, b, momentum_buffer + i, count);
+      StoreRounded(d, b, i, count, momentum_buffer, extras.random[1]);
       g = s.nesterov ? hn::Add(g, hn::Mul(momentum, b)) : b;
     }
-    StoreParameter(d, hn::Add(p, hn::Mul(hn::Set(d, s.negative_lr), g)), i, count, parameter, extras.compute_copy);
+    StoreParameter(d, hn::Add(p, hn::Mul(hn::Set(d, s.negative_lr), g)), i, count, parameter, extras);
   });
 }
 
@@ -97,9 +124,9 @@ HWY_INLINE FloatVec Sign(FloatTag d, FloatVec v) {
   return hn::IfThenElse(hn::IsNaN(v), v, hn::IfThenElse(hn::Eq(v, hn::Zero(d)), hn::Zero(d), one));
 }
 
-template <typename G>
-void LionLoop(const LionScalars& s, const G* HWY_RESTRICT grad, int64_t numel, float* HWY_RESTRICT parameter,
-              float* HWY_RESTRICT exp_avg, const UpdateExtras& extras) {
+template <typename G, typename P>
+void LionLoop(const LionScalars& s, const G* HWY_RESTRICT grad, int64_t numel, P* HWY_RESTRICT parameter,
+              P* HWY_RESTRICT exp_avg, const UpdateExtras& extras) {
   const FloatTag d;
   ForEachVector(numel, [&](int64_t i, size_t count) HWY_ATTR {
     const FloatVec g = LoadGrad(d, grad + i, count, extras.grad_factor);
@@ -107,32 +134,44 @@ void LionLoop(const LionScalars& s, const G* HWY_RESTRICT grad, int64_t numel, f
     const FloatVec m = LoadUpTo(d, exp_avg + i, count);
     const FloatVec direction = hn::Add(hn::Mul(m, hn::Set(d, s.beta1)), hn::Mul(hn::Set(d, s.one_minus_beta1), g));
     const FloatVec step = hn::Mul(hn::Set(d, s.negative_lr), Sign(d, direction));
-    StoreUpTo(d, hn::Add(hn::Mul(m, hn::Set(d, s.beta2)), hn::Mul(hn::Set(d, s.one_minus_beta2), g)), exp_avg + i,
-              count);
+    const FloatVec next = hn::Add(hn::Mul(m, hn::Set(d, s.beta2)), hn::Mul(hn::Set(d, s.one_minus_beta2), g));
+    StoreRounded(d, next, i, count, exp_avg, extras.random[1]);
     const FloatVec decay = hn::Mul(hn::Set(d, s.negative_decay), p);
-    StoreParameter(d, hn::Add(p, hn::Add(step, decay)), i, count, parameter, extras.compute_copy);
+    StoreParameter(d, hn::Add(p, hn::Add(step, decay)), i, count, parameter, extras);
   });
 }
 
-void AdamWKernel(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras, const AdamVariant& variant) {
-  WithElementType(grad_dtype, [&](auto element) HWY_ATTR {
-    AdamWLoop(scalars, static_cast<const decltype(element)*>(grad), numel, parameter, exp_avg, exp_avg_sq, extras,
-              variant);
+// Calls f with an element of the gradient's type and one of the parameter's.
+template <typename F>
+HWY_INLINE void WithElementTypes(const UpdateSlice& slice, const F& f) {
+  WithElementType(slice.grad_dtype, [&](auto grad) HWY_ATTR {
+    if (slice.dtype == DType::kFloat32) return f(grad, float{0});
+    f(grad, grad);
   });
 }
 
-void SgdKernel(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-               float* momentum_buffer, const UpdateExtras& extras) {
-  WithElementType(grad_dtype, [&](auto element) HWY_ATTR {
-    SgdLoop(scalars, static_cast<const decltype(element)*>(grad), numel, parameter, momentum_buffer, extras);
+void AdamWKernel(const AdamWScalars& scalars, const UpdateSlice& slice, void* exp_avg, void* exp_avg_sq,
+                 const UpdateExtras& extras, const AdamVariant& variant) {
+  WithElementTypes(slice, [&](auto g, auto p) HWY_ATTR {
+    using P = decltype(p);
+    AdamWLoop(scalars, static_cast<const decltype(g)*>(slice.grad), slice.numel, static_cast<P*>(slice.parameter),
+              static_cast<P*>(exp_avg), static_cast<P*>(exp_avg_sq), extras, variant);
   });
 }
 
-void LionKernel(const LionScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                float* exp_avg, const UpdateExtras& extras) {
-  WithElementType(grad_dtype, [&](auto element) HWY_ATTR {
-    LionLoop(scalars, static_cast<const decltype(element)*>(grad), numel, parameter, exp_avg, extras);
+void SgdKernel(const SgdScalars& scalars, const UpdateSlice& slice, void* momentum_buffer, const UpdateExtras& extras) {
+  WithElementTypes(slice, [&](auto g, auto p) HWY_ATTR {
+    using P = decltype(p);
+    SgdLoop(scalars, static_cast<const decltype(g)*>(slice.grad), slice.numel, static_cast<P*>(slice.parameter),
+            static_cast<P*>(momentum_buffer), extras);
+  });
+}
+
+void LionKernel(const LionScalars& scalars, const UpdateSlice& slice, void* exp_avg, const UpdateExtras& extras) {
+  WithElementTypes(slice, [&](auto g, auto p) HWY_ATTR {
+    using P = decltype(p);
+    LionLoop(scalars, static_cast<const decltype(g)*>(slice.grad), slice.numel, static_cast<P*>(slice.parameter),
+             static_cast<P*>(exp_avg), extras);
   });
 }
 
@@ -147,19 +186,17 @@ HWY_EXPORT(AdamWKernel);
 HWY_EXPORT(SgdKernel);
 HWY_EXPORT(LionKernel);
 
-void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras, const AdamVariant& variant) {
-  HWY_DYNAMIC_DISPATCH(AdamWKernel)(scalars, grad_dtype, grad, numel, parameter, exp_avg, exp_avg_sq, extras, variant);
+void UpdateAdamW(const AdamWScalars& scalars, const UpdateSlice& slice, void* exp_avg, void* exp_avg_sq,
+                 const UpdateExtras& extras, const AdamVariant& variant) {
+  HWY_DYNAMIC_DISPATCH(AdamWKernel)(scalars, slice, exp_avg, exp_avg_sq, extras, variant);
 }
 
-void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-               float* momentum_buffer, const UpdateExtras& extras) {
-  HWY_DYNAMIC_DISPATCH(SgdKernel)(scalars, grad_dtype, grad, numel, parameter, momentum_buffer, extras);
+void UpdateSgd(const SgdScalars& scalars, const UpdateSlice& slice, void* momentum_buffer, const UpdateExtras& extras) {
+  HWY_DYNAMIC_DISPATCH(SgdKernel)(scalars, slice, momentum_buffer, extras);
 }
 
-void UpdateLion(const LionScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                float* exp_avg, const UpdateExtras& extras) {
-  HWY_DYNAMIC_DISPATCH(LionKernel)(scalars, grad_dtype, grad, numel, parameter, exp_avg, extras);
+void UpdateLion(const LionScalars& scalars, const UpdateSlice& slice, void* exp_avg, const UpdateExtras& extras) {
+  HWY_DYNAMIC_DISPATCH(LionKernel)(scalars, slice, exp_avg, extras);
 }
 
 }  // namespace fsdp

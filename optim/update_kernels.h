@@ -2,10 +2,12 @@
 //
 // The element loops of the optimizers on the host: one fused pass over parameter, gradient and state, memory-bound.
 // Each operation is rounded to float32 separately (no fused multiply-add), so every instruction set gives the same
-// bits. The scalars are computed in float64 and rounded to float32 once, as PyTorch does.
+// bits. The scalars are computed in float64 and rounded to float32 once, as PyTorch does. Parameters and states of
+// bfloat16 and float16 are read, and rounded when the step is done, once, as by PyTorch's fused optimizers.
 #ifndef FSDP_OPTIM_UPDATE_KERNELS_H_
 #define FSDP_OPTIM_UPDATE_KERNELS_H_
 
+#include <array>
 #include <cstdint>
 
 #include "fsdp/tensor/dtype.h"
@@ -34,8 +36,8 @@ struct AdamVariant {
   // Added to the gradient, times p, before all else: Adam's decay, which is not decoupled.
   float weight_decay = 0;
 
-  // amsgrad: the largest v so far, which takes the place of v under the root; null: v itself.
-  float* max_exp_avg_sq = nullptr;
+  // amsgrad: the largest v so far, of the parameter's dtype, which takes the place of v under the root; null: v itself.
+  void* max_exp_avg_sq = nullptr;
 };
 
 // torch.optim.SGD, one step. With g the gradient and b the momentum buffer:
@@ -69,17 +71,33 @@ struct UpdateExtras {
   // Gradients are multiplied by it and rounded to their dtype, as by TensorOps::ScaleBy before.
   float grad_factor = 1;
 
-  // The new parameters rounded to bfloat16 are written here; null: not written.
+  // The new parameters rounded to bfloat16 are written here, of float32 parameters; null: not written.
   uint16_t* compute_copy = nullptr;
+
+  // Random numbers for each element of the parameter and of the states in the order of the function's arguments; those
+  // of bfloat16 are rounded by them (RoundAtRandom). max_exp_avg_sq shares exp_avg_sq's, so that it is the largest one
+  // that was stored. Null: rounded to the nearest.
+  std::array<const uint32_t*, 3> random = {};
 };
 
-// `grad` has `numel` elements of float32, bfloat16 or float16. Pointers need no alignment; the arrays must not overlap.
-void UpdateAdamW(const AdamWScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                 float* exp_avg, float* exp_avg_sq, const UpdateExtras& extras = {}, const AdamVariant& variant = {});
-void UpdateSgd(const SgdScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-               float* momentum_buffer, const UpdateExtras& extras = {});
-void UpdateLion(const LionScalars& scalars, DType grad_dtype, const void* grad, int64_t numel, float* parameter,
-                float* exp_avg, const UpdateExtras& extras = {});
+// One parameter's slice. Pointers need no alignment; the arrays must not overlap.
+struct UpdateSlice {
+  int64_t numel;
+
+  // Of float32, bfloat16 or float16.
+  DType grad_dtype;
+  const void* grad;
+
+  // Also of the states: float32, or the gradient's dtype.
+  DType dtype;
+  void* parameter;
+};
+
+void UpdateAdamW(const AdamWScalars& scalars, const UpdateSlice& slice, void* exp_avg, void* exp_avg_sq,
+                 const UpdateExtras& extras = {}, const AdamVariant& variant = {});
+void UpdateSgd(const SgdScalars& scalars, const UpdateSlice& slice, void* momentum_buffer,
+               const UpdateExtras& extras = {});
+void UpdateLion(const LionScalars& scalars, const UpdateSlice& slice, void* exp_avg, const UpdateExtras& extras = {});
 
 }  // namespace fsdp
 

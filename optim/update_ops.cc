@@ -5,11 +5,14 @@
 // library.
 #include "fsdp/optim/update_ops.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <map>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/optim/host_step.h"
 #include "fsdp/tensor/host_device.h"
@@ -24,14 +27,44 @@ constexpr int64_t kGrain = int64_t{1} << 14;
 // A GPU's stream may update parameters on the host, with one thread.
 int ThreadsOf(const Device& device) { return device.type() == DeviceType::kCpu ? KernelThreads(device) : 1; }
 
-// The extras of the elements from `first` on. Called by work on the stream, because the factor is computed in stream
-// order.
-UpdateExtras ExtrasOf(const TensorExtras& extras, int64_t first) {
-  return {.grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
-          .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() + first : nullptr};
+// Random numbers are drawn for so many elements at a time, so that they stay in a cache.
+constexpr int64_t kRandomBlock = 1024;
+
+// The extras of elements `piece`. Called by work on the stream, because the factor is computed in stream order.
+UpdateExtras ExtrasOf(const TensorExtras& extras, Interval piece) {
+  return {
+      .grad_factor = extras.grad_factor.defined() ? *extras.grad_factor.data_as<const float>() : 1,
+      .compute_copy = extras.compute_copy.defined() ? extras.compute_copy.data_as<uint16_t>() + piece.begin : nullptr};
 }
 
-// Calls update(u, i) for the pieces i of each update u that is not skipped.
+// Elements `piece` of a parameter's update.
+template <typename Update>
+UpdateSlice SliceOf(const Update& u, Interval piece) {
+  return {piece.size(), u.grad.dtype(), u.grad.Slice(piece).data(), u.data.dtype(), u.data.Slice(piece).data()};
+}
+
+// The address of the first element of `piece`; null of a state that there is not.
+void* AddressOf(const Tensor& state, Interval piece) { return state.defined() ? state.Slice(piece).data() : nullptr; }
+
+// Calls update(piece, extras) for all elements of `all`: at once, or block by block with random numbers.
+template <typename F>
+void RunPiece(const TensorExtras& extras, Interval all, F update) {
+  if (!extras.rounding) return update(all, ExtrasOf(extras, all));
+  std::vector<uint32_t> numbers;
+  for (int64_t begin = all.begin; begin < all.end; begin += kRandomBlock) {
+    const Interval block{begin, std::min(all.end, begin + kRandomBlock)};
+    UpdateExtras with = ExtrasOf(extras, block);
+    numbers.resize(with.random.size() * block.size());
+    for (size_t t = 0; t < with.random.size(); ++t) {
+      const absl::Span<uint32_t> some(numbers.data() + t * block.size(), block.size());
+      extras.rounding->Fill(static_cast<int>(t), begin, some);
+      with.random[t] = some.data();
+    }
+    update(block, with);
+  }
+}
+
+// Calls update(u, piece, extras) for the pieces of each update u that is not skipped.
 template <typename Update, typename F>
 absl::Status RunUpdates(const std::vector<Update>& updates, int threads, F update) {
   for (const Update& u : updates) {
@@ -39,7 +72,9 @@ absl::Status RunUpdates(const std::vector<Update>& updates, int threads, F updat
       FSDP_RETURN_IF_ERROR(RefreshCopy(u.data, u.extras.compute_copy));
       continue;
     }
-    ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) { update(u, i); });
+    ParallelFor(threads, u.grad.numel(), kGrain, [&](int, Interval i) {
+      RunPiece(u.extras, i, [&](Interval piece, const UpdateExtras& extras) { update(u, piece, extras); });
+    });
   }
   return absl::OkStatus();
 }
@@ -48,31 +83,25 @@ class HostUpdateOps final : public UpdateOps {
  public:
   void AdamW(std::vector<AdamWUpdate> updates, Stream& stream) const override {
     stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
-      return RunUpdates(updates, threads, [](const AdamWUpdate& u, Interval i) {
-        AdamVariant variant = {.weight_decay = u.weight_decay};
-        if (u.max_exp_avg_sq.defined()) variant.max_exp_avg_sq = u.max_exp_avg_sq.data_as<float>() + i.begin;
-        UpdateAdamW(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
-                    u.exp_avg.data_as<float>() + i.begin, u.exp_avg_sq.data_as<float>() + i.begin,
-                    ExtrasOf(u.extras, i.begin), variant);
+      return RunUpdates(updates, threads, [](const AdamWUpdate& u, Interval i, const UpdateExtras& extras) {
+        UpdateAdamW(u.scalars, SliceOf(u, i), AddressOf(u.exp_avg, i), AddressOf(u.exp_avg_sq, i), extras,
+                    {.weight_decay = u.weight_decay, .max_exp_avg_sq = AddressOf(u.max_exp_avg_sq, i)});
       });
     });
   }
 
   void Sgd(std::vector<SgdUpdate> updates, Stream& stream) const override {
     stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
-      return RunUpdates(updates, threads, [](const SgdUpdate& u, Interval i) {
-        float* const momentum = u.momentum_buffer.defined() ? u.momentum_buffer.data_as<float>() + i.begin : nullptr;
-        UpdateSgd(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
-                  momentum, ExtrasOf(u.extras, i.begin));
+      return RunUpdates(updates, threads, [](const SgdUpdate& u, Interval i, const UpdateExtras& extras) {
+        UpdateSgd(u.scalars, SliceOf(u, i), AddressOf(u.momentum_buffer, i), extras);
       });
     });
   }
 
   void Lion(std::vector<LionUpdate> updates, Stream& stream) const override {
     stream.Run([updates = std::move(updates), threads = ThreadsOf(stream.device())] {
-      return RunUpdates(updates, threads, [](const LionUpdate& u, Interval i) {
-        UpdateLion(u.scalars, u.grad.dtype(), u.grad.Slice(i).data(), i.size(), u.data.data_as<float>() + i.begin,
-                   u.exp_avg.data_as<float>() + i.begin, ExtrasOf(u.extras, i.begin));
+      return RunUpdates(updates, threads, [](const LionUpdate& u, Interval i, const UpdateExtras& extras) {
+        UpdateLion(u.scalars, SliceOf(u, i), AddressOf(u.exp_avg, i), extras);
       });
     });
   }

@@ -6,9 +6,11 @@
 #ifndef FSDP_OPTIM_UPDATE_OPS_H_
 #define FSDP_OPTIM_UPDATE_OPS_H_
 
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/optim/stochastic_rounding.h"
 #include "fsdp/optim/update_kernels.h"
 #include "fsdp/tensor/device.h"
 #include "fsdp/tensor/stream.h"
@@ -21,10 +23,13 @@ struct TensorExtras {
   Tensor grad_factor;   // one float32, read in stream order; undefined: 1
   Tensor found_inf;     // one float32, read in stream order: unless it is 0, parameter and state stay as they are
   Tensor compute_copy;  // bfloat16, of the parameter's numel; undefined: none
+
+  // Of a parameter and states of bfloat16 in host memory; unset: to the nearest.
+  std::optional<StochasticRounding> rounding = {};
 };
 
-// One parameter's part of a step: float32 tensors of equal numel, grad float32, bfloat16 or float16. They keep
-// their memory alive until the step has run.
+// One parameter's part of a step: tensors of equal numel, all of data's dtype but the gradient's, as UpdateSlice's; on
+// devices data is float32. They keep their memory alive until the step has run.
 struct AdamWUpdate {
   AdamWScalars scalars;
   Tensor data, grad, exp_avg, exp_avg_sq;

@@ -97,7 +97,9 @@ class FullState {
       std::optional<Shape> shape = shards.WholeShape(u, i, state);
       if (state == kOptimStep && shards.steps(u, i) > 0) shape = Shape();
       if (shards.Has(u, i, state)) shape = unit.parameters[i]->whole_shape();
-      if (shape) Name(StateKey::OptimState(unit.parameters[i]->fqn, state), DType::kFloat32, *shape, all);
+      if (!shape) continue;
+      const DType dtype = state == kOptimStep ? DType::kFloat32 : unit.dtype;
+      Name(StateKey::OptimState(unit.parameters[i]->fqn, state), dtype, *shape, all);
     }
   }
 
@@ -105,7 +107,7 @@ class FullState {
     const ShardedParameter& parameter = *optimizer.parameters()[index];
     if (optimizer.step_count(index) == 0) return;
     for (const std::string& name : optimizer.StateNamesOf(index)) {
-      Name(StateKey::OptimState(parameter.fqn, name), DType::kFloat32,
+      Name(StateKey::OptimState(parameter.fqn, name), parameter.data.dtype(),
            FactorShape(name, parameter.shape).value_or(parameter.shape), all);
     }
     Name(StateKey::OptimState(parameter.fqn, kOptimStep), DType::kFloat32, Shape(), all);

@@ -55,6 +55,15 @@ TEST_F(ParamGroupsTest, HaveAFlagThatIsNotItsDefault) {
             R"("decoupled_weight_decay":false}])");
 }
 
+TEST_F(ParamGroupsTest, HaveTheSeedOfStochasticRounding) {
+  Sgd optimizer = OfSgd("c", 0.25), other = OfSgd("c", 0.5);
+  EXPECT_OK(optimizer.set_bf16_stochastic_round(uint64_t{1} << 53));
+  const std::string groups = *WithParamGroups(nullptr, optimizer);
+  EXPECT_THAT(groups, HasSubstr(R"("bf16_stochastic_round":true,"rounding_seed":9007199254740992)"));
+  EXPECT_OK(SavedParamGroups(groups, other).Load(/*strict=*/true, other));
+  EXPECT_EQ(other.bf16_stochastic_round(), uint64_t{1} << 53);
+}
+
 TEST_F(ParamGroupsTest, HaveAListWithNoneForPyTorchsNone) {
   Adafactor optimizer(Of("a"), {});
   const std::string groups = *WithParamGroups(nullptr, optimizer);

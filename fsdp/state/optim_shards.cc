@@ -132,7 +132,7 @@ absl::StatusOr<Tensor> OptimShards::Slice(size_t index, const std::string& state
 absl::Status OptimShards::Gather(int u, const std::string& state, StateGather& gather) const {
   const Unit& unit = units_.unit(u);
   // OwnPart is this rank's part of the gather buffer, so the all-gather needs no further copy.
-  FSDP_ASSIGN_OR_RETURN(const Tensor shard, gather.OwnPart(u, DType::kFloat32));
+  FSDP_ASSIGN_OR_RETURN(const Tensor shard, gather.OwnPart(u, unit.dtype));
   // Padding and parameters without this state are gathered as zeros.
   gather.device().ops().Zero(shard, gather.stream());
   for (size_t i = 0; i < unit.parameters.size(); ++i) {

@@ -98,7 +98,7 @@ class OptimLoad {
       FSDP_RETURN_IF_ERROR(optimizer_.State(index, state).status());
       const Shape& whole = optimizer_.parameters()[index]->whole_shape();
       const Shape shape = FactorShape(state, whole).value_or(whole);
-      if (item.entry.shape == shape) return reader_.Check(item, DType::kFloat32);
+      if (item.entry.shape == shape) return reader_.Check(item, optimizer_.parameters()[index]->data.dtype());
       return absl::InvalidArgumentError(absl::StrCat("tensor \"", item.entry.key().ToString(), "\": shape ",
                                                      item.entry.shape.ToString(),
                                                      " in the state dict != ", shape.ToString(), " in the model"));

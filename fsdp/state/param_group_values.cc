@@ -31,10 +31,10 @@ constexpr Listed kListed[] = {{"beta1", "betas", 0, 2},
                               {"ns_b", "ns_coefficients", 1, 3},
                               {"ns_c", "ns_coefficients", 2, 3}};
 
-constexpr std::string_view kFlags[] = {"amsgrad", "decoupled_weight_decay", "nesterov"};
+constexpr std::string_view kFlags[] = {"amsgrad", "decoupled_weight_decay", "nesterov", "bf16_stochastic_round"};
 
-// Python counts with it, so it must not be a float.
-constexpr std::string_view kInteger = "ns_steps";
+// Python counts with them, so they must not be floats.
+constexpr std::string_view kIntegers[] = {"ns_steps", "rounding_seed"};
 
 // Muon's way to adjust the learning rate: AdjustLr's values, in order.
 constexpr std::string_view kAdjust = "adjust_lr_fn";
@@ -46,7 +46,10 @@ const Listed* FindListed(std::string_view name) {
   return found == std::end(kListed) ? nullptr : found;
 }
 
-bool IsFlag(std::string_view name) { return std::find(std::begin(kFlags), std::end(kFlags), name) != std::end(kFlags); }
+template <size_t kSize>
+bool IsIn(const std::string_view (&names)[kSize], std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
 
 // The number of a name in kAdjustments; PyTorch's None is the first. Other values stay as they are.
 Json NumberOfAdjustment(const Json& value) {
@@ -63,9 +66,9 @@ void AddGroupValue(const std::string& name, double value, Json& group) {
   const Json number = std::isnan(value) ? Json() : Json(value);
   if (const Listed* const listed = FindListed(name); listed != nullptr) {
     group[listed->list].push_back(number);
-  } else if (IsFlag(name)) {
+  } else if (IsIn(kFlags, name)) {
     group[name] = value != 0;
-  } else if (name == kInteger) {
+  } else if (IsIn(kIntegers, name)) {
     group[name] = static_cast<int64_t>(value);
   } else if (name == kAdjust) {
     group[name] = kAdjustments[static_cast<size_t>(value)];

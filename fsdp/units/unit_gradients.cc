@@ -92,7 +92,7 @@ absl::Status Unit::LayGradients(Device& host, Stream& stream) {
   FSDP_ASSIGN_OR_RETURN(Tensor whole, AllocateShard(numel, dtype, host));
   const DType kept = sharded() ? compute_dtype : reduce_dtype;
   Tensor low;
-  if (settings.keep_low_precision_grads && kept != dtype) {
+  if (settings.keep_low_precision_grads && SizeOf(kept) < SizeOf(dtype)) {
     FSDP_ASSIGN_OR_RETURN(low, AllocateShard(numel, kept, host));
   }
   for (const Tensor& memory : {whole, low}) {
