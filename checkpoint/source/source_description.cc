@@ -8,6 +8,7 @@
 #include "fsdp/checkpoint/source/source_description.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <map>
 #include <string>
@@ -17,24 +18,35 @@
 #include <variant>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
+
 namespace fsdp {
 namespace {
 
-// The index of a file that is named by its path; files.size() if it is not among them.
-int FileIndex(const std::string& path, const std::vector<DescribedFile>& files) {
-  const std::string name = std::filesystem::path(path).filename();
-  const auto at =
-      std::find_if(files.begin(), files.end(), [&](const DescribedFile& file) { return file.name == name; });
-  return static_cast<int>(at - files.begin());
-}
+using FileIndexes = absl::flat_hash_map<std::string, int>;  // in DescribedFile, by path
 
 // Adds the file that is named by its path, if it is new.
-void AddFile(const std::string& path, std::vector<DescribedFile>& files) {
-  if (FileIndex(path, files) < static_cast<int>(files.size())) return;
+void AddFile(const std::string& path, FileIndexes& indexes, std::vector<DescribedFile>& files) {
+  if (!indexes.emplace(path, static_cast<int>(files.size())).second) return;
   std::error_code ignored;
   DescribedFile& file = files.emplace_back();
-  file.name = std::filesystem::path(path).filename();
+  file.path = path;
   file.nbytes = static_cast<int64_t>(std::filesystem::file_size(path, ignored));
+}
+
+// Names each file by its path below the deepest directory that holds them all. Two may have one name in two of its
+// directories.
+void NameFiles(std::vector<DescribedFile>& files) {
+  if (files.empty()) return;
+  std::filesystem::path common = std::filesystem::path(files[0].path).parent_path();
+  for (const DescribedFile& file : files) {
+    const std::filesystem::path path = std::filesystem::path(file.path).parent_path();
+    const auto differs = std::mismatch(common.begin(), common.end(), path.begin(), path.end()).first;
+    std::filesystem::path shared;
+    for (auto part = common.begin(); part != differs; ++part) shared /= *part;
+    common = std::move(shared);
+  }
+  for (DescribedFile& file : files) file.name = std::filesystem::path(file.path).lexically_relative(common);
 }
 
 // Adds a place as intervals of elements: one for whole rows, more for a box that cuts rows.
@@ -71,6 +83,7 @@ SourceDescription DescribeSource(std::shared_ptr<const TensorSource> source) {
   description.step = source->step();
   description.world_size = source->world_size();
   description.expansion = ExpansionOf(*source);
+  FileIndexes indexes;
   for (const auto& [key, value] : source->contents().entries()) {
     if (const auto* text = std::get_if<std::string>(&value)) {
       description.texts.push_back({key, 0, {0, static_cast<int64_t>(text->size())}});
@@ -78,14 +91,17 @@ SourceDescription DescribeSource(std::shared_ptr<const TensorSource> source) {
     }
     const absl::StatusOr<std::vector<TensorPlace>> places = source->Places(key);
     if (!places.ok() || std::get<ShardedTensor>(value).shape.numel() == 0) continue;
-    for (const TensorPlace& place : *places) AddFile(place.file, description.files);
+    for (const TensorPlace& place : *places) AddFile(place.file, indexes, description.files);
   }
+  NameFiles(description.files);
   description.source = std::move(source);
   return description;
 }
 
 void DescribeTensors(const TensorSource& source, const std::vector<DescribedFile>& files,
                      const std::function<void(const StoredTensor& tensor, int64_t stored_bytes)>& use) {
+  FileIndexes indexes;
+  for (size_t i = 0; i < files.size(); ++i) indexes[files[i].path] = static_cast<int>(i);
   std::map<std::string_view, std::vector<std::string_view>> aliases;  // by target
   for (const auto& [alias, target] : source.contents().aliases) aliases[target].push_back(alias);
   for (const auto& [key, value] : source.contents().entries()) {
@@ -100,7 +116,7 @@ void DescribeTensors(const TensorSource& source, const std::vector<DescribedFile
     }
     const absl::StatusOr<std::vector<TensorPlace>> places = source.Places(key);
     if (places.ok() && tensor.shape.numel() != 0) {
-      for (const TensorPlace& place : *places) AddPlace(place, FileIndex(place.file, files), tensor);
+      for (const TensorPlace& place : *places) AddPlace(place, indexes.at(place.file), tensor);
     }
     std::sort(tensor.intervals.begin(), tensor.intervals.end(),
               [](const StoredInterval& a, const StoredInterval& b) { return a.interval.begin < b.interval.begin; });

@@ -21,8 +21,9 @@
 namespace fsdp {
 
 struct DescribedFile {
-  std::string name;
+  std::string name;  // below the directory that holds all files of the checkpoint: "model.pt", "mp_rank_00/model.pt"
   int64_t nbytes = 0;
+  std::string path = {};  // TensorPlace::file; empty in a description that was not made from a source
 };
 
 struct SourceDescription {
