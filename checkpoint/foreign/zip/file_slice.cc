@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/foreign/zip/file_slice.h"
 
+#include <cstring>
+
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 
@@ -18,7 +20,9 @@ absl::Status FileSlice::Read(int64_t offset, absl::Span<std::byte> out) const {
     return absl::DataLossError(
         absl::StrCat(length, " bytes from byte ", offset, " on are wanted, but there are ", nbytes, ": truncated"));
   }
-  return file->Read(begin + offset, out);
+  if (held.empty()) return file->Read(begin + offset, out);
+  std::memcpy(out.data(), held.data() + offset, out.size());
+  return absl::OkStatus();
 }
 
 absl::StatusOr<std::string> FileSlice::ReadText(int64_t offset, int64_t length) const {

@@ -11,6 +11,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -126,6 +127,9 @@ class DcpChunks {
   absl::Span<const int64_t> start(size_t i) const { return sizes_[chunks_[i].start]; }
   absl::Span<const int64_t> count(size_t i) const { return sizes_[chunks_[i].count]; }
   DcpSlice slice(size_t i) const { return slices_[chunks_[i].slice]; }
+  // Equal for two chunks with the same bytes: the index in slices().files(), and the offset in that file.
+  using Place = std::pair<uint32_t, int64_t>;
+  Place PlaceOf(size_t i) const { return {slices_.file_of(chunks_[i].slice), slices_.offset(chunks_[i].slice)}; }
   // The archives of values may be slices of the same files.
   const DcpSlices& slices() const { return slices_; }
 

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
@@ -48,8 +49,10 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
       FSDP_RETURN_IF_ERROR(leaf.status());
       FSDP_RETURN_IF_ERROR(Insert(entry, *std::move(leaf), root));
     }
-    const TorchLeafTypes types(tensors_.size(), [this](int i) {
-      return TorchLeafType{tensors_[i].dtype, tensors_[i].shape};
+    const absl::flat_hash_map<int, int> same = tensors_.SameBytes();
+    const TorchLeafTypes types(tensors_.size(), [&](int i) {
+      const auto first = same.find(i);
+      return TorchLeafType{tensors_[i].dtype, tensors_[i].shape, first == same.end() ? -1 : first->second};
     });
     const TorchTensorReader read = [this](int tensor, const Interval& interval, std::byte* out) {
       return tensors_.Read(tensor, interval, out);

@@ -32,6 +32,7 @@ namespace {
 
 constexpr int64_t kMaxMetadataBytes = int64_t{1} << 30;
 constexpr size_t kManyChunks = 10'000;
+constexpr int64_t kSmallArchiveBytes = 1 << 16;
 
 // The first of [begin, end) for which `is_after` is true; it is true for all after that one.
 template <typename Predicate>
@@ -54,6 +55,42 @@ absl::StatusOr<DcpMetadata> ReadDcpMetadata(const std::string& path) {
   // As with the values of a .pt (torch_archive.cc): otherwise small free pieces of the heap would stay in memory.
   if (metadata->chunks.size() > kManyChunks) malloc_trim(0);
   return metadata;
+}
+
+bool DcpTensors::HaveSameBytes(const DcpTensor& a, const DcpTensor& b) const {
+  const DcpChunks& chunks = metadata_.chunks;
+  const uint32_t count = a.end_chunk - a.first_chunk;
+  if (a.dtype != b.dtype || a.shape != b.shape || b.end_chunk - b.first_chunk != count) return false;
+  for (uint32_t i = 0; i < count; ++i) {
+    const uint32_t of_a = a.first_chunk + i;
+    const uint32_t of_b = b.first_chunk + i;
+    if (chunks.PlaceOf(of_a) != chunks.PlaceOf(of_b) || chunks.start(of_a) != chunks.start(of_b) ||
+        chunks.count(of_a) != chunks.count(of_b)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Sorted by the place of the first chunk, tensors with the same bytes follow each other.
+absl::flat_hash_map<int, int> DcpTensors::SameBytes() const {
+  std::vector<std::pair<DcpChunks::Place, int>> by_place;
+  by_place.reserve(metadata_.tensors.size());
+  for (int i = 0; i < size(); ++i) {
+    const DcpTensor& tensor = metadata_.tensors[i];
+    if (tensor.first_chunk != tensor.end_chunk) by_place.emplace_back(metadata_.chunks.PlaceOf(tensor.first_chunk), i);
+  }
+  std::sort(by_place.begin(), by_place.end());
+  absl::flat_hash_map<int, int> same;
+  size_t first = 0;
+  for (size_t i = 1; i < by_place.size(); ++i) {
+    if (by_place[i].first != by_place[first].first) {
+      first = i;
+    } else if (HaveSameBytes(metadata_.tensors[by_place[first].second], metadata_.tensors[by_place[i].second])) {
+      same[by_place[first].second] = same[by_place[i].second] = by_place[first].second;
+    }
+  }
+  return same;
 }
 
 absl::StatusOr<TorchNode> DcpTensors::ReadValue(const DcpEntry& entry) {
@@ -152,7 +189,12 @@ absl::StatusOr<TorchArchive> DcpTensors::ReadArchive(const File& file, const Dcp
     return absl::DataLossError(absl::StrCat("bytes ", slice.offset, " to ", slice.end(),
                                             " are wanted, but the file has ", nbytes, ": it is truncated"));
   }
-  return ReadTorchArchive({&file, slice.offset, slice.nbytes}, options_);
+  FileSlice archive = {&file, slice.offset, slice.nbytes};
+  if (slice.nbytes > kSmallArchiveBytes) return ReadTorchArchive(archive, options_);
+  // Otherwise each header would be a read: a dozen for each tensor of a directory with many.
+  FSDP_ASSIGN_OR_RETURN(const std::string bytes, archive.ReadText(0, slice.nbytes));
+  archive.held = bytes;
+  return ReadTorchArchive(archive, options_);
 }
 
 std::string DcpTensors::Describe(const DcpSlice& slice) const {

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -46,6 +47,10 @@ class DcpTensors {
   int64_t size() const { return static_cast<int64_t>(metadata_.tensors.size()); }
   const DcpTensor& operator[](int i) const { return metadata_.tensors[i]; }
 
+  // The tensors whose bytes are also another's, as the names of a tied weight have in directories that we write: the
+  // first of each group, by tensor.
+  absl::flat_hash_map<int, int> SameBytes() const;
+
   // The value of an entry that is not a tensor. Tensors in it are numbered after all others. Before the first read.
   absl::StatusOr<TorchNode> ReadValue(const DcpEntry& entry);
 
@@ -74,6 +79,8 @@ class DcpTensors {
   absl::Status VerifyRest() const { return files_.VerifyRest(); }
 
  private:
+  bool HaveSameBytes(const DcpTensor& a, const DcpTensor& b) const;
+
   // The chunks [first, second) of `tensor` that have elements with the first indices `at`.
   std::pair<uint32_t, uint32_t> ChunksAt(const DcpTensor& tensor, absl::Span<const int64_t> at) const;
 
