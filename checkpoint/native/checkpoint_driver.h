@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The drivers of this project's own format, "hdf5": a checkpoint directory, and a ROOT of step-* directories. They are
-// two drivers because the first is tried before all other formats and the second after them: manifest.json identifies a
-// checkpoint, while a directory with steps may also be an exported model, which then takes precedence.
+// two drivers because the first is tried before all other formats and the second after models: manifest.json identifies
+// a checkpoint, while a directory with steps may also be an exported model, which then takes precedence.
 #ifndef FSDP_CHECKPOINT_NATIVE_CHECKPOINT_DRIVER_H_
 #define FSDP_CHECKPOINT_NATIVE_CHECKPOINT_DRIVER_H_
 

@@ -35,6 +35,11 @@ class Driver final : public FormatDriver {
     std::string note;
     return DeepSpeedTag(path, &note);
   }
+
+  // Not a ROOT, in which trainers keep other files.
+  bool IsCheckpointDirectory(const std::string& directory) const override { return IsInsideDeepSpeedTag(directory); }
+
+  bool ReadsFileName(const std::string& name) const override { return IsDeepSpeedFile(name); }
 };
 
 }  // namespace

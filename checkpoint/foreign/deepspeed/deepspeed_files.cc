@@ -147,6 +147,17 @@ absl::Status RefuseParallel(const std::string& directory, const std::string& nam
 
 }  // namespace
 
+bool IsDeepSpeedFile(std::string_view name) { return IsStatesFile(absl::string_view(name.data(), name.size())); }
+
+bool IsInsideDeepSpeedTag(const std::string& directory) {
+  if (IsTag(directory).value_or(false)) return true;
+  // zero/NAME/ or zero/ of a universal TAG.
+  const PathParts parts = SplitPath(directory);
+  const bool is_zero = parts.name == kDeepSpeedZero;
+  if (!is_zero && SplitPath(parts.directory).name != kDeepSpeedZero) return false;
+  return IsThere(JoinPath(is_zero ? directory : parts.directory, kDeepSpeedOptimizerState)).value_or(false);
+}
+
 absl::StatusOr<bool> IsDeepSpeedDirectory(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const bool is_tag, IsTag(path));
   if (is_tag) return true;

@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,6 +40,13 @@ struct DeepSpeedFiles {
 
 // True for a directory that has files of such names: a TAG, or a ROOT with one. Errors of the disk.
 absl::StatusOr<bool> IsDeepSpeedDirectory(const std::string& path);
+
+// True for the name of a file by which a directory is known as a TAG: *_model_states.pt or *_optim_states.pt.
+bool IsDeepSpeedFile(std::string_view name);
+
+// True for a directory that only files of a checkpoint belong in: a TAG, and its zero/ and zero/NAME/. An error of the
+// disk counts as no.
+bool IsInsideDeepSpeedTag(const std::string& directory);
 
 // The TAG that `path`, a TAG or a ROOT, means: of a ROOT the one that `latest` names, or, without it, that
 // `latest_universal` names. kNotFound names the TAG that is not there. Sets `note` if another one is taken.

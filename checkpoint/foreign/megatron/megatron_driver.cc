@@ -11,6 +11,7 @@
 #include "fsdp/checkpoint/foreign/megatron/megatron_writer.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
 #include "fsdp/checkpoint/source/model_only.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -25,8 +26,10 @@ class Driver final : public FormatDriver {
     return form != MegatronForm::kNone;
   }
 
+  // Also a rank's directory in one.
   bool IsCheckpointDirectory(const std::string& directory) const override {
-    return MegatronFormOf(directory).value_or(MegatronForm::kNone) != MegatronForm::kNone;
+    if (MegatronFormOf(directory).value_or(MegatronForm::kNone) != MegatronForm::kNone) return true;
+    return MegatronRankNumbers(SplitPath(directory).name) && HasEntry(directory, kMegatronRankFileName);
   }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/foreign/orbax/orbax_driver.h"
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <string>
 
@@ -10,6 +12,7 @@
 #include "fsdp/checkpoint/foreign/orbax/orbax_source.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_tree.h"
 #include "fsdp/checkpoint/source/source_description.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -40,12 +43,20 @@ class Driver final : public FormatDriver {
   }
 
   bool ReadsFileName(const std::string& name) const override {
-    return name == kOrbaxTreeName || name == kOrbaxStepName || name == kOcdbtManifestName;
+    return std::find(std::begin(kNames), std::end(kNames), name) != std::end(kNames);
   }
 
+  // Also the directories of an item that have its arrays.
   bool IsCheckpointDirectory(const std::string& directory) const override {
-    return HasEntry(directory, kOrbaxTreeName) || HasEntry(directory, kOrbaxStepName) ||
-           HasEntry(directory, kOcdbtManifestName);
+    return HasName(directory) || HasName(SplitPath(directory).directory);
+  }
+
+ private:
+  static constexpr const char* kNames[] = {kOrbaxTreeName, kOrbaxStepName, kOcdbtManifestName};
+
+  static bool HasName(const std::string& directory) {
+    return std::any_of(std::begin(kNames), std::end(kNames),
+                       [&](const char* name) { return HasEntry(directory, name); });
   }
 };
 

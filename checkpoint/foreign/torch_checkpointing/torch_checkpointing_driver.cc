@@ -6,6 +6,7 @@
 
 #include "fsdp/checkpoint/foreign/torch_checkpointing/item_plan.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_source.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -19,8 +20,9 @@ class Driver final : public FormatDriver {
     return IsItemDirectory(probe.path);
   }
 
+  // Also a directory in one, in which metadata.pkl places files of ranks.
   bool IsCheckpointDirectory(const std::string& directory) const override {
-    return HasEntry(directory, kItemsMetadataName) && IsItemDirectory(directory).value_or(false);
+    return IsListed(directory) || IsListed(SplitPath(directory).directory);
   }
 
   bool ReadsFileName(const std::string& name) const override { return name == kItemsMetadataName; }
@@ -28,6 +30,11 @@ class Driver final : public FormatDriver {
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                      const TensorSourceOptions& options) const override {
     return OpenTorchCheckpointingSource(path, options);
+  }
+
+ private:
+  static bool IsListed(const std::string& directory) {
+    return HasEntry(directory, kItemsMetadataName) && IsItemDirectory(directory).value_or(false);
   }
 };
 
