@@ -199,7 +199,8 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
       }
       FSDP_ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
     } else {
-      start.checkpoint = options.resume.path;  // a foreign format, without digests to verify now
+      // Of a foreign format, without digests to verify now; in a ROOT, the checkpoint that is the newest now.
+      FSDP_ASSIGN_OR_RETURN(start.checkpoint, driver->Resolve(options.resume.path));
     }
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("%s, so it is skipped", reason));
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));
