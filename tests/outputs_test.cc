@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every output of every program, by flag and by operand, against everything that is not the program's to write: each
-// try is refused with the path and what to do, and every byte stays. A flag that is new must be listed here.
+// try is refused with the path and what to do, and every byte stays. A flag or a subcommand that is new must be listed
+// here; formats are tried as the table of formats has them.
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <fstream>
 #include <map>
 #include <set>
 #include <string>
@@ -20,6 +22,7 @@
 #include "fsdp/base/file_testutil.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/tests/train_gpt_run.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -73,6 +76,10 @@ const std::set<std::string> kOthers = {
     "train/train_gpt --upload",
 };
 
+// Subcommands of ckpt that write what an operand names, and the others.
+const std::set<std::string> kWriters = {"convert", "merge", "view", "pull"};
+const std::set<std::string> kOtherSubcommands = {"inspect", "verify", "diff", "prune", "repair", "push"};
+
 ProgramResult RunTool(const std::string& program, const Flags& arguments) {
   absl::StatusOr<std::string> path = FindRunfile(program);
   EXPECT_OK(path.status());
@@ -100,6 +107,18 @@ TEST(OutputFlagsTest, EveryFlagThatCanNameAFileIsKnownAsAnOutputOrNot) {
   EXPECT_EQ(flags, known) << "add a new flag to kOutputs, and to Commands below, or to kOthers";
 }
 
+TEST(OutputFlagsTest, EverySubcommandIsKnownAsOneThatWritesAnOperandOrNot) {
+  std::set<std::string> subcommands;
+  for (const absl::string_view line : absl::StrSplit(RunTool("tools/ckpt", {"--help"}).output, '\n')) {
+    if (!absl::StartsWith(line, "  ckpt ")) continue;
+    const std::vector<std::string> words = absl::StrSplit(line, ' ', absl::SkipEmpty());
+    subcommands.insert(words.at(1));
+  }
+  std::set<std::string> known = kWriters;
+  known.insert(kOtherSubcommands.begin(), kOtherSubcommands.end());
+  EXPECT_EQ(subcommands, known) << "add a new subcommand to kWriters, and to Commands below, or to kOtherSubcommands";
+}
+
 // A command line with "{}" for the output, and the files that it reads.
 struct Command {
   std::string program;
@@ -107,8 +126,8 @@ struct Command {
   std::vector<std::string> reads;
 };
 
-// In one directory: saved/, a run of two steps; dcp/ and model, its last step in other formats; metrics.jsonl;
-// config.json; tokens.u16.
+// In one directory: saved/, a run of two steps; dcp/, model and model.gguf, its last step in other formats; adapter/,
+// of which only names matter; metrics.jsonl; config.json; tokens.u16.
 class OutputsTest : public testing::Test {
  protected:
   OutputsTest() {
@@ -121,6 +140,12 @@ class OutputsTest : public testing::Test {
          Training() + Flags{"--checkpoint_dir=" + Path("saved"), "--metrics=" + Path("metrics.jsonl")});
     Must("tools/ckpt", {"convert", Path("saved"), Path("dcp"), "--to=dcp"});
     Must("tools/ckpt", {"convert", Path("saved"), Path("model"), "--to=torch"});
+    Must("tools/ckpt", {"convert", Path("saved"), Path("model.gguf"), "--model_only"});
+    fs::create_directory(Path("adapter"));
+    std::ofstream(Path("adapter/adapter_config.json")) << R"({"peft_type": "LORA"})";
+    std::ofstream(Path("adapter/adapter_model.safetensors")) << "weights";
+    fs::create_directory(Path("trainer"));
+    std::ofstream(Path("trainer/mp_rank_00_model_states.pt")) << "DeepSpeed's";
     EXPECT_EQ(mkfifo(Path("fifo").c_str(), 0600), 0);
     fs::create_symlink("fifo", Path("fifo_link"));
     fs::create_symlink("saved/step-00000002/new", Path("step_link"));
@@ -145,17 +170,23 @@ class OutputsTest : public testing::Test {
 
   std::vector<Command> Commands() const {
     const std::string metrics = Path("metrics.jsonl"), config = Path("config.json"), model = Path("model");
+    const std::string adapter = Path("adapter/adapter_model.safetensors"), gguf = Path("model.gguf");
+    const std::string adapter_config = Path("adapter/adapter_config.json");
     std::vector<Command> commands = {
         {"examples/quickstart", {"--output_dir={}"}, {}},
         {"tools/ckpt", {"inspect", model, "--html={}"}, {model}},
-        {"tools/ckpt", {"convert", model, "{}", "--to=torch", "--force"}, {model}},
-        {"tools/ckpt", {"convert", model, "{}", "--to=dcp", "--force"}, {model}},
-        {"tools/ckpt", {"convert", model, "{}", "--to=hdf5", "--force"}, {model}},
+        {"tools/ckpt", {"convert", model, "{}", "--to=gguf", "--template=" + gguf, "--force"}, {model, gguf}},
+        {"tools/ckpt", {"merge", model, adapter, "{}", "--to=torch", "--force"}, {model, adapter, adapter_config}},
         {"tools/ckpt", {"view", model, "{}", "--force"}, {model}},
         {"tools/ckpt", {"pull", "s3://bucket/run", "{}", "--force"}, {}},
         {"tools/report", {metrics, "--html={}"}, {metrics}},
         {"tools/simulate", {"--config=" + config, "--ranks=2", "--trace={}"}, {config}},
     };
+    for (const Format& format : Formats()) {
+      if (!format.target) continue;
+      const std::string to = "--to=" + format.driver->name();
+      commands.push_back({"tools/ckpt", {"convert", model, "{}", to, "--force"}, {model}});
+    }
     for (const char* flag : {"export", "checkpoint_dir", "metrics", "trace", "tensorboard"}) {
       commands.push_back(
           {"train/train_gpt", Training() + Flags{absl::StrCat("--", flag, "={}")}, {config, Path("tokens.u16")}});
@@ -181,10 +212,12 @@ TEST_F(OutputsTest, NoProgramHarmsWhatItDidNotMake) {
     std::vector<std::string> outputs = command.reads;
     for (const std::string& read : command.reads)
       outputs.push_back(absl::StrCat(directory_, "/./", read.substr(directory_.size())));
-    for (const char* name : {"dcp/.metadata", "saved/step-00000002/new", "step_link", "fifo", "fifo_link"}) {
+    for (const char* name : {"dcp/.metadata", "saved/step-00000002/new", "step_link", "fifo", "fifo_link",
+                             "trainer/mp_rank_00_model_states.pt"}) {
       outputs.push_back(Path(name));
     }
     outputs.push_back("/dev/null");
+    if (command.program != "tools/ckpt") outputs.push_back("s3://bucket/run");  // ckpt has words of its own
     for (const std::string& output : outputs) {
       Flags arguments = command.arguments;
       for (std::string& argument : arguments) argument = absl::StrReplaceAll(argument, {{"{}", output}});
@@ -197,15 +230,17 @@ TEST_F(OutputsTest, NoProgramHarmsWhatItDidNotMake) {
   }
 }
 
-TEST_F(OutputsTest, EveryOutputFlagIsTried) {
-  std::set<std::string> tried;
+TEST_F(OutputsTest, EveryOutputFlagAndOperandIsTried) {
+  std::set<std::string> tried, operands;
   for (const Command& command : Commands()) {
     for (const std::string& argument : command.arguments) {
       const size_t equals = argument.find("={}");
       if (equals != std::string::npos) tried.insert(command.program + " " + argument.substr(0, equals));
+      if (argument == "{}") operands.insert(command.arguments[0]);
     }
   }
   EXPECT_EQ(tried, kOutputs);
+  EXPECT_EQ(operands, kWriters);
 }
 
 }  // namespace

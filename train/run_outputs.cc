@@ -1,12 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/train/run_outputs.h"
 
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <string>
 #include <system_error>
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/storage/input_paths.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -16,15 +20,25 @@
 namespace fsdp {
 namespace {
 
+// A file may be one of several parts of a model. The load reports a path that does not open.
+void AddModel(const std::string& path, const TrainOptions& options, InputPaths& inputs) {
+  AddCheckpoint(path, inputs);
+  std::error_code ignored;
+  if (!std::filesystem::is_regular_file(path, ignored)) return;
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source =
+      OpenTensorSource(path, {.model_only = true, .skip_links = true, .map = options.map});
+  if (source.ok()) AddSource(**source, inputs);
+}
+
 // --resume=auto reads steps of --checkpoint_dir, to which the run also saves: each step has its own name.
 InputPaths InputsOf(const TrainOptions& options, const TokenData& data) {
   InputPaths inputs;
   for (const std::string& file : data.files()) inputs.Add(file);
   inputs.Add(ModelConfigPath(options));
   inputs.Add(options.flat_layout);
-  AddCheckpoint(options.init_from, inputs);
+  AddModel(options.init_from, options, inputs);
   // Only an explicit path is an input; see above for auto.
-  if (options.resume.kind == ResumeChoice::Kind::kPath) AddCheckpoint(options.resume.path, inputs);
+  if (options.resume.kind == ResumeChoice::Kind::kPath) AddModel(options.resume.path, options, inputs);
   return inputs;
 }
 

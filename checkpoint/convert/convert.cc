@@ -142,10 +142,7 @@ absl::Status CheckOptions(const ConvertOptions& options) {
 }
 
 // Applies whether or not the destination may be replaced.
-absl::Status CheckIsNoSource(const std::string& source, const std::string& destination, const FormatTarget& target,
-                             const ConvertOptions& options) {
-  InputPaths inputs = options.also_read;
-  AddCheckpoint(source, inputs);
+absl::Status CheckIsNoInput(const InputPaths& inputs, const std::string& destination, const FormatTarget& target) {
   const bool is_ours = DriverOf(target).traits().is_ours;
   const bool is_directory = MakeWriter(target)->MakesDirectory(destination);
   return CheckOutput(destination, inputs,
@@ -288,7 +285,9 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   const CarriedFiles carried = CarryFiles(source_path, destination, options, target);
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
   // Comes before CheckDestination, whose message would suggest `force`, which must not replace a file that is read.
-  FSDP_RETURN_IF_ERROR(CheckIsNoSource(source_path, destination, target, options));
+  InputPaths inputs = options.also_read;
+  AddCheckpoint(source_path, inputs);
+  FSDP_RETURN_IF_ERROR(CheckIsNoInput(inputs, destination, target));
   FSDP_RETURN_IF_ERROR(CheckDestination(
       destination,
       {.is_directory = writer->MakesDirectory(destination), .force = options.force, .replaced = carried.files}));
@@ -303,6 +302,8 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
     FSDP_ASSIGN_OR_RETURN(*opened, options.transform(*std::move(opened)));
   }
   const std::unique_ptr<TensorSource>& source = *opened;
+  AddSource(*source, inputs);
+  FSDP_RETURN_IF_ERROR(CheckIsNoInput(inputs, destination, target));
   FSDP_ASSIGN_OR_RETURN(ConvertPlan plan,
                         PlanConversion(source->contents(), filter, options.dtype, options.model_only));
   FSDP_RETURN_IF_ERROR(CheckHoldsModel(*source, source_path, target, options, plan.notes));

@@ -214,6 +214,8 @@ absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const std::string& source, const st
   AddCheckpoint(source, inputs);
   FSDP_RETURN_IF_ERROR(CheckOutput(path, inputs, {.kind = OutputKind::kFile}));
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> opened, OpenTensorSource(source, options.source));
+  AddSource(*opened, inputs);
+  FSDP_RETURN_IF_ERROR(CheckOutput(path, inputs, {.kind = OutputKind::kFile}));
   absl::StatusOr<Hdf5ViewReport> report = WriteViewOf(*opened, path, options);
   if (report.ok() || !absl::IsInvalidArgument(report.status())) return report;
   return Annotate(report.status(), source);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
@@ -69,7 +70,11 @@ absl::StatusOr<const FormatDriver*> CheckpointIn(const std::string& directory) {
   FSDP_ASSIGN_OR_RETURN(const bool is_ours, IsProven(CheckIsOurCheckpoint(PosixFileSystem(), directory)));
   for (const Format& format : Formats()) {
     const FormatDriver& driver = *format.driver;
-    if (driver.traits().is_ours ? is_ours : driver.IsCheckpointDirectory(directory)) return &driver;
+    if (!(driver.traits().is_ours ? is_ours : driver.IsCheckpointDirectory(directory))) continue;
+    if (driver.traits().is_ours) return &driver;
+    // An entry of which nobody can tell counts as there: the failure of a disk must not be reported as a checkpoint.
+    FSDP_RETURN_IF_ERROR(PosixFileSystem().List(directory).status());
+    if (driver.IsCheckpointDirectory(directory)) return &driver;
   }
   return nullptr;
 }
@@ -94,16 +99,23 @@ absl::StatusOr<bool> IsRoot(const std::string& directory) {
   return false;
 }
 
-// The format that takes a directory with a file `name` for its checkpoint; null if none does.
+// The format that takes a directory with a file `name` for its checkpoint; null if none does. A format of directories
+// only knows them by the names that it reads.
 const FormatDriver* FormatKnownBy(const std::string& name) {
   for (const Format& format : Formats()) {
-    if (name == format.driver->traits().model_file || format.driver->OwnsFileName(name)) return format.driver;
+    const FormatDriver& driver = *format.driver;
+    const bool is_read = driver.traits().file.empty() && driver.ReadsFileName(name);
+    if (name == driver.traits().model_file || driver.OwnsFileName(name) || is_read) return &driver;
   }
   return nullptr;
 }
 
-// An open of a FIFO for writing waits for a reader, and a device takes what it gets: neither keeps an output.
+// An open of a FIFO for writing waits for a reader, and a device takes what it gets: neither keeps an output. Of a URL
+// the file system would make directories, and nobody would find the output.
 absl::Status CheckIsFileOrDirectory(const std::string& output) {
+  if (absl::StrContains(output, "://")) {
+    return Refused(absl::StrCat(output, " is a URL, expected a path (ckpt push and train_gpt --upload copy to s3://)"));
+  }
   std::error_code ignored;
   const std::filesystem::file_status status = std::filesystem::status(output, ignored);
   const std::filesystem::file_type type = status.type();
@@ -281,6 +293,10 @@ void AddCheckpoint(const std::string& path, InputPaths& inputs) {
   const absl::StatusOr<std::vector<std::string>> steps = ListCheckpoints(path);
   if (!is_root || !steps.ok()) return inputs.Add(path);
   for (const std::string& step : *steps) inputs.Add(JoinPath(path, step));
+}
+
+void AddSource(const TensorSource& source, InputPaths& inputs) {
+  for (const std::string& file : source.files()) inputs.Add(file);
 }
 
 absl::Status CheckOutput(const std::string& output, const InputPaths& inputs, const OutputOptions& options) {

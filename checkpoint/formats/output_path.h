@@ -5,7 +5,7 @@
 // inputs, nor an unrelated checkpoint.
 //
 //   InputPaths inputs;
-//   AddCheckpoint(source, inputs);       // the files that OpenTensorSource(source) reads
+//   AddCheckpoint(source, inputs);       // the files that OpenTensorSource(source) reads, as far as its path tells
 //   inputs.Add(options.tokens);          // any other file or directory
 //   FSDP_RETURN_IF_ERROR(CheckOutput(destination, inputs, {.kind = OutputKind::kFile}));
 #ifndef FSDP_CHECKPOINT_FORMATS_OUTPUT_PATH_H_
@@ -15,6 +15,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/storage/input_paths.h"
 
 namespace fsdp {
@@ -22,6 +23,10 @@ namespace fsdp {
 // Adds the files that OpenTensorSource(path) may read: each step of a ROOT, but not the other files in it; for any
 // other path as InputPaths::Add.
 void AddCheckpoint(const std::string& path, InputPaths& inputs);
+
+// Adds the files of an open source: also those that its path does not name, such as the other parts of a model that was
+// opened by one of them. Outputs must be checked again with them.
+void AddSource(const TensorSource& source, InputPaths& inputs);
 
 enum class OutputKind : uint8_t {
   kFile,        // a file
@@ -58,7 +63,7 @@ struct OutputOptions {
 //   - has the name of a step in a ROOT, and is not a checkpoint of ours;
 //   - has in a ROOT the name by which another format knows its directory, such as model.safetensors, would replace a
 //     ROOT, or is a ROOT to be in another format's checkpoint: readers of the ROOT would not see its steps;
-//   - leads to a FIFO, a device or a socket, which may have no reader, and which is not replaced;
+//   - leads to a FIFO, a device or a socket, which may have no reader, and which is not replaced; or is a URL;
 //   - is in or at a directory of which none of this can be told, since it cannot be read.
 //
 // A ROOT is a directory with steps of ours, or OutputOptions::root. A link is followed, and must itself satisfy the

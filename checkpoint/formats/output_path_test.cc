@@ -119,6 +119,38 @@ TEST_F(OutputPathTest, ALogMayLieBesideAModelUnderANameThatIsNotTheModels) {
   ExpectRefused(Write("ours", Hdf5Target()) + "/metrics.jsonl", {}, file, "is a checkpoint (hdf5)");
 }
 
+// By their names, as far as these suffice: what is in the files matters only to metadata.pkl.
+TEST_F(OutputPathTest, NothingIsAddedToATrainersCheckpointNorToTheDirectoriesInIt) {
+  const auto make = [&](const std::string& name) {
+    fs::create_directories(fs::path(root_ + "/" + name).parent_path());
+    WriteAll(root_ + "/" + name, "x");
+  };
+  make("deepspeed/latest");
+  make("deepspeed/global_step3/mp_rank_00_model_states.pt");
+  make("deepspeed/global_step3_universal/zero/optimizer_state.pt");
+  make("deepspeed/global_step3_universal/zero/w/fp32.pt");
+  make("megatron/latest_checkpointed_iteration.txt");
+  make("megatron/iter_0000007/mp_rank_00/model_optim_rng.pt");
+  make("orbax/7/_CHECKPOINT_METADATA");
+  make("orbax/7/state/_METADATA");
+  make("orbax/7/state/d/1f8ca29e");
+  make("orbax/7/state/params.w/.zarray");
+  fs::copy("checkpoint/foreign/torch_checkpointing/testdata/fsdp2_w2_safetensors/ckpt", root_ + "/items",
+           fs::copy_options::recursive);
+  for (const std::string directory :
+       {"deepspeed/global_step3", "deepspeed/global_step3_universal", "deepspeed/global_step3_universal/zero",
+        "deepspeed/global_step3_universal/zero/w", "megatron", "megatron/iter_0000007",
+        "megatron/iter_0000007/mp_rank_00", "orbax/7", "orbax/7/state", "orbax/7/state/d", "orbax/7/state/params.w",
+        "items", "items/shards"}) {
+    ExpectRefused(root_ + "/" + directory + "/x", {}, {}, "to which nothing may be added");
+  }
+  for (const char* file : {"/deepspeed/metrics.jsonl", "/orbax/metrics.jsonl", "/megatron/runs/metrics.jsonl"}) {
+    EXPECT_OK(CheckOutput(root_ + file, {}));
+  }
+  ExpectRefused(root_ + "/deepspeed/global_step3/zero_pp_rank_0_mp_rank_00_optim_states.pt", {},
+                {.may_lie_beside_models = true}, "is a file of the checkpoint");
+}
+
 TEST_F(OutputPathTest, OtherProgramsFilesOfACommonNameMakeNoCheckpoint) {
   fs::create_directories(root_ + "/page/.metadata");  // as some editors keep it
   WriteAll(root_ + "/page/manifest.json", R"({"name": "a page"})");
@@ -194,7 +226,8 @@ TEST_F(OutputPathTest, NothingInARootHidesItsSteps) {
   for (const std::string& root : {root_ + "/root", root_ + "/new"}) {
     const OutputOptions file = {.root = root, .may_lie_beside_models = true};
     for (const char* name : {"/model.safetensors", "/pytorch_model.bin", "/.metadata",
-                             "/model-00001-of-00002.safetensors", "/manifest.json"}) {
+                             "/model-00001-of-00002.safetensors", "/manifest.json", "/mp_rank_00_model_states.pt",
+                             "/latest_checkpointed_iteration.txt", "/metadata.pkl", "/_METADATA", "/manifest.ocdbt"}) {
       ExpectRefused(root + name, {}, file, "would make " + root + " a checkpoint");
     }
     ExpectRefused(root, {}, {.kind = OutputKind::kDirectory, .root = root}, "is a directory of steps");
@@ -215,6 +248,26 @@ TEST_F(OutputPathTest, ANewRootIsNoModelsDirectory) {
   }
 }
 
+// A GGUF file may have any name, so its directory is GGUF's only if it is no ROOT.
+TEST_F(OutputPathTest, AnExportOfAnyNameAmongStepsLeavesThemVisible) {
+  const std::string step = Write("root/step-00000001", Hdf5Target());
+  Write("root/export.gguf", GgufTarget());
+  ASSERT_OK_AND_ASSIGN(const FormatDriver* const driver, FindFormat(root_ + "/root"));
+  ASSERT_OK_AND_ASSIGN(const std::string resolved, driver->Resolve(root_ + "/root"));
+  EXPECT_EQ(resolved, step);
+}
+
+// One file names a model of several.
+TEST_F(OutputPathTest, TheOtherPartsOfASourceAreRead) {
+  fs::copy("checkpoint/foreign/gguf/testdata/split", root_ + "/split");
+  InputPaths inputs;
+  AddCheckpoint(root_ + "/split/model-00001-of-00003.gguf", inputs);
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(root_ + "/split/model-00001-of-00003.gguf"));
+  AddSource(*source, inputs);
+  ExpectRefused(root_ + "/split/model-00002-of-00003.gguf", inputs, {}, "which is read");
+  EXPECT_OK(CheckOutput(root_ + "/split/other.gguf", inputs));
+}
+
 TEST_F(OutputPathTest, WhatKeepsNoBytesIsNoOutput) {
   ASSERT_EQ(mkfifo((root_ + "/fifo").c_str(), 0600), 0);
   fs::create_symlink("fifo", root_ + "/link");
@@ -223,6 +276,7 @@ TEST_F(OutputPathTest, WhatKeepsNoBytesIsNoOutput) {
     ExpectRefused(root_ + "/fifo", {}, {.kind = kind}, "is a FIFO, expected a file");
     ExpectRefused(root_ + "/link", {}, {.kind = kind}, "is a FIFO, expected a file");
     ExpectRefused("/dev/null", {}, {.kind = kind}, "is a device, expected a file");
+    ExpectRefused("s3://bucket/run", {}, {.kind = kind}, "is a URL, expected a path");
   }
 }
 

@@ -19,6 +19,7 @@
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
@@ -279,6 +280,15 @@ std::string ToJson(const Conversion& conversion, const ConvertReport& report, ab
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
+// Adds the template, and its other parts if it is one of several. The conversion reports a template that does not open.
+void AddTemplate(const GgufTarget& target, InputPaths& inputs) {
+  if (target.template_path.empty()) return;
+  inputs.Add(target.template_path);
+  const absl::StatusOr<std::unique_ptr<TensorSource>> source =
+      OpenTensorSource(target.template_path, {.skip_links = true});
+  if (source.ok()) AddSource(**source, inputs);
+}
+
 // Reads the files that flags name, then converts: a bad file is not an error of the command line.
 absl::StatusOr<ConvertReport> Convert(const Conversion& conversion, ConvertOptions options) {
   const std::string& destination = conversion.destination;
@@ -286,7 +296,7 @@ absl::StatusOr<ConvertReport> Convert(const Conversion& conversion, ConvertOptio
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   // The destination must not replace the layout or the template either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
-  if (const auto* const gguf = std::get_if<GgufTarget>(&*options.target)) options.also_read.Add(gguf->template_path);
+  if (const auto* const gguf = std::get_if<GgufTarget>(&*options.target)) AddTemplate(*gguf, options.also_read);
   FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(conversion.source, destination, options));
   // Such a directory in a ROOT is a step only if its manifest says so, too.
   const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());

@@ -55,6 +55,9 @@ absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
     FSDP_ASSIGN_OR_RETURN(TensorSourceOptions source_options, SourceOptionsFromFlags());
     source_options.skip_links = true;  // the summary names them
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(summary.path, source_options));
+    InputPaths inputs;
+    AddSource(*source, inputs);
+    FSDP_RETURN_IF_ERROR(CheckOutput(path, inputs));
     FSDP_ASSIGN_OR_RETURN(statistics, ReadStatistics(*source, options));
   }
   for (const auto& [key, values] : statistics) {

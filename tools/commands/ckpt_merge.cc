@@ -25,8 +25,8 @@
 namespace fsdp {
 namespace {
 
-// An adapter is its directory, or its file of weights there.
-absl::Status CheckIsAdapter(const std::string& path) {
+// An adapter is its directory, or its file of weights there; both are read with the config in the directory.
+absl::Status AddAdapter(const std::string& path, InputPaths& inputs) {
   FSDP_RETURN_IF_ERROR(ProbePath(path).status());
   std::error_code ignored;
   const bool is_directory = std::filesystem::is_directory(path, ignored);
@@ -35,6 +35,8 @@ absl::Status CheckIsAdapter(const std::string& path) {
   if (!std::filesystem::exists(config, ignored)) {
     return absl::InvalidArgumentError(absl::StrCat(path, " is not an adapter of PEFT: ", config, " is missing"));
   }
+  AddCheckpoint(path, inputs);
+  inputs.Add(config);
   return absl::OkStatus();
 }
 
@@ -57,8 +59,7 @@ int RunMerge(const CommandLine& line) {
       if (!merged.ok()) return Annotate(merged.status(), adapter);
       return merged;
     };
-    AddCheckpoint(adapter, options.also_read);
-    return CheckIsAdapter(adapter);
+    return AddAdapter(adapter, options.also_read);
   };
   return RunConversion(line, {.command = "merge",
                               .source = line.operands[0],
