@@ -235,6 +235,7 @@ TEST_P(FieldTest, ALookalikeUnderItsNameIsRefusedByWhatItIs) {
       {absl::StrCat("version https://git-lfs.github.com/spec/v1\noid sha256:", std::string(64, 'a'), "\nsize 123\n"),
        "Git LFS pointer"},
       {"<!doctype html>\n<html><head><title>Sign in</title></head></html>\n", "page of HTML"},
+      {"Entry not found", "is a text that begins with"},
       {"", "0 bytes"},
   };
   for (const auto& test : kCases) {

@@ -12,12 +12,14 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
+#include "fsdp/base/quote.h"
 
 namespace fsdp {
 namespace {
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr std::string_view kJson = "JSON";
+constexpr size_t kShownBytes = 40;
 constexpr std::string_view kPointer = "version https://git-lfs.github.com/spec/";
 
 bool StartsWith(const FileHead& head, std::string_view start) { return head.bytes.substr(0, start.size()) == start; }
@@ -45,6 +47,13 @@ bool IsPage(const FileHead& head) {
 bool IsJson(const FileHead& head) {
   const std::string_view text = Text(head);
   return !text.empty() && (text[0] == '{' || text[0] == '[') && !MayBeSafetensors(head);
+}
+
+// "Not Found". No binary format has only letters and the like at its start; fewer bytes say nothing.
+bool IsText(const FileHead& head) {
+  return head.bytes.size() > 8 && !IsJson(head) && std::all_of(head.bytes.begin(), head.bytes.end(), [](char c) {
+           return absl::ascii_isprint(c) || absl::ascii_isspace(c);
+         });
 }
 
 struct Packer {
@@ -116,6 +125,12 @@ const std::vector<LookalikeFile>& LookalikeFiles() {
        [](const FileHead&) {
          return std::string(
              "is one array of NumPy without a name: save it under a name, np.savez(\"FILE.npz\", NAME=array)");
+       }},
+      {"text", kInvalid, IsText,
+       [](const FileHead& head) {
+         return absl::StrCat("is a text that begins with ", Quote(head.bytes.substr(0, kShownBytes)),
+                             ", not weights: a server's answer or a note has this name; download the file again and "
+                             "compare its size");
        }},
       {"zeros", absl::StatusCode::kDataLoss,
        [](const FileHead& head) {

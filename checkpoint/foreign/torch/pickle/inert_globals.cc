@@ -59,6 +59,7 @@ constexpr std::array kAdvice = {
     Advice{"torch._utils._rebuild_qtensor", "a quantized tensor: save its int_repr() and what it is scaled by"},
     Advice{"torch._utils._rebuild_sparse_tensor", "a sparse tensor: save its to_dense()"},
     Advice{"torch._utils._rebuild_nested_tensor", "a nested tensor: save its unbind(), a list"},
+    Advice{"torch.storage._load_from_bytes", "a tensor in a file of pickle: save it with torch.save"},
     Advice{"torch.torch_version.", "the version of torch: save str(version)"},
     Advice{"torch.optim.", "an optimizer or a scheduler: save its state_dict()"},
     Advice{"torch.nn.", "a whole module: save its state_dict()"},

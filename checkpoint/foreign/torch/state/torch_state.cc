@@ -55,6 +55,15 @@ absl::Status CheckTotal(const TorchLeafTypes& tensors) {
   return absl::OkStatus();
 }
 
+// What a file holds that is no dict.
+std::string Described(const TorchNode& root, const TorchLeafTypes& tensors) {
+  if (root.kind() == Kind::kTensor) {
+    const TorchLeafType type = tensors[root.tensor()];
+    return absl::StrCat("one tensor, ", std::string(DTypeName(type.dtype)), " ", type.shape.ToString());
+  }
+  return root.is_branch() ? absl::StrCat("a list of ", root.members().size(), " items") : "one value";
+}
+
 class StateBuilder {
  public:
   StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options)
@@ -69,7 +78,8 @@ class StateBuilder {
   absl::StatusOr<TorchState> Build(TorchNode root) {
     Expand(root);
     if (!root.is_branch() || root.is_list) {
-      return absl::InvalidArgumentError("it holds no dict, but a state dict is expected");
+      return absl::InvalidArgumentError(absl::StrCat("it holds no dict, but ", Described(root, tensors_),
+                                                     "; a state dict is expected: save {\"NAME\": value}"));
     }
     FSDP_ASSIGN_OR_RETURN(TorchLayout layout, LayoutOf(root, tensors_, options_.map));
     state_.layout = std::move(layout.description);
