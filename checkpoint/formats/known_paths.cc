@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
+#include <functional>
 #include <iterator>
 #include <system_error>
 #include <utility>
@@ -14,6 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
+#include "fsdp/checkpoint/foreign/torch_checkpointing/item_plan.h"
+#include "fsdp/checkpoint/source/rank_file_names.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -69,6 +72,17 @@ bool IsMegatronRank(const std::string& name) { return absl::StartsWith(name, "mp
 
 // "model-00001-of-00002.safetensors"
 bool IsNumberedPart(const std::string& name) { return absl::StrContains(name, "-of-") && IsWeightFileName(name); }
+
+// Meta's "consolidated.00.pth", and the files of the other ranks beside it; empty for any other file.
+std::vector<std::string> MetaParts(const Probe& probe) {
+  const auto is_part = [](const std::string& name) {
+    return absl::StartsWith(name, "consolidated.") && absl::EndsWith(name, ".pth");
+  };
+  if (!is_part(probe.name)) return {};
+  std::vector<std::string> parts = PosixFileSystem().List(Directory(probe)).value_or(std::vector<std::string>());
+  parts.erase(std::remove_if(parts.begin(), parts.end(), std::not_fn(is_part)), parts.end());
+  return RankFileNames(parts);
+}
 
 std::string MegatronRank(const std::string& iteration) {
   return absl::StrCat("is one rank's part of a checkpoint of Megatron-Core: give the directory of all ranks, ",
@@ -251,6 +265,18 @@ const std::vector<KnownPath>& KnownFiles() {
          return probe.name == kMegatronRankFile && IsMegatronRank(SplitPath(Directory(probe)).name);
        },
        [](const Probe& probe) { return MegatronRank(SplitPath(Directory(probe)).directory); }},
+      {"part of torch_checkpointing",
+       [](const Probe& probe) { return IsWeightFileName(probe.name) && !ItemDirectoryOf(probe.path).empty(); },
+       [](const Probe& probe) {
+         return absl::StrCat("is one rank's part of a checkpoint of torch_checkpointing: give the directory, ",
+                             Inspect(ItemDirectoryOf(probe.path)));
+       }},
+      {"part of Meta's model", [](const Probe& probe) { return MetaParts(probe).size() > 1; },
+       [](const Probe& probe) {
+         return absl::StrCat("is one of the parts ", SomeOf(MetaParts(probe)),
+                             " of a model, whose tensors are cut: join them with the program that made them, such as "
+                             "transformers' convert_llama_weights_to_hf.py, and give its directory");
+       }},
       {"common.pt of Megatron-Core",
        [](const Probe& probe) { return probe.name == "common.pt" && HasEntry(Directory(probe), ".metadata"); },
        [](const Probe& probe) {

@@ -44,8 +44,8 @@ struct KnownPath {
 const std::vector<KnownPath>& KnownFiles();
 const std::vector<KnownPath>& KnownDirectories();
 
-// "PATH is ...: what to do" of the first row that matches; empty if none does. Lists a directory, and opens nothing but
-// the small text that names the newest snapshot of a hub's cache.
+// "PATH is ...: what to do" of the first row that matches; empty if none does. Lists directories, and opens nothing but
+// the small text that names the newest snapshot of a hub's cache and the metadata.pkl of torch_checkpointing.
 std::string DescribeKnownPath(const PathProbe& probe, std::function<bool(const std::string& path)> is_checkpoint);
 
 }  // namespace fsdp

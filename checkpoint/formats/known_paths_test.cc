@@ -19,6 +19,10 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 
+// Says that each of two ranks has an optimizer_RANK.pt and a shards/model-RANK.safetensors.
+constexpr char kItemsMetadata[] =
+    "checkpoint/foreign/torch_checkpointing/testdata/fsdp2_w2_safetensors/ckpt/metadata.pkl";
+
 // A file with a safetensors header and no tensors.
 const std::string& EmptyModel() {
   static const auto* const bytes = new std::string(std::string("\x08\0\0\0\0\0\0\0", 8) + "{}      ");
@@ -57,6 +61,15 @@ std::vector<Example> FileExamples() {
        {"iter_3/mp_rank_00/model_optim_rng.pt"},
        "iter_3/mp_rank_00/model_optim_rng.pt",
        "give the directory of all ranks, `ckpt inspect DIR/iter_3`"},
+      {"part of torch_checkpointing",
+       {"c/metadata.pkl", "c/shards/model-1.safetensors"},
+       "c/shards/model-1.safetensors",
+       "is one rank's part of a checkpoint of torch_checkpointing: give the directory, `ckpt inspect DIR/c`"},
+      {"part of torch_checkpointing", {"c/metadata.pkl", "c/optimizer_0.pt"}, "c/optimizer_0.pt", "inspect DIR/c`"},
+      {"part of Meta's model",
+       {"llama/consolidated.00.pth", "llama/consolidated.01.pth", "llama/params.json"},
+       "llama/consolidated.01.pth",
+       "is one of the parts consolidated.00.pth and consolidated.01.pth of a model, whose tensors are cut"},
       {"common.pt of Megatron-Core", {"i/common.pt", "i/.metadata"}, "i/common.pt", "`ckpt inspect DIR/i`"},
       {"JSON of a checkpoint", {"m/model.safetensors", "m/config.json"}, "m/config.json", "`ckpt inspect DIR/m`"},
       {"JSON of a checkpoint",
@@ -145,6 +158,10 @@ void ExpectMessages(const std::vector<Example>& examples, const std::vector<Know
       const fs::path path = fs::path(directory) / file;
       fs::create_directories(path.parent_path());
       const bool is_ref = path.filename() == "main";
+      if (path.filename() == "metadata.pkl") {
+        fs::copy_file(kItemsMetadata, path);
+        continue;
+      }
       WriteAll(path, is_ref ? "c0ffee\n" : path.extension() == ".safetensors" ? EmptyModel() : "x");
     }
     std::string message = example.message;

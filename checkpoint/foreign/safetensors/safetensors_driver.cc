@@ -9,9 +9,12 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -23,13 +26,10 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
-#include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/byte_total.h"
 #include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/source_description.h"
-#include "fsdp/checkpoint/source/step_counter.h"
-#include "fsdp/checkpoint/source/weight_files.h"
 
 namespace fsdp {
 namespace {
@@ -49,6 +49,15 @@ void AddFile(const SafetensorsFile& file, SourceDescription& description) {
     tensor.intervals = {{{0, entry.shape.numel()}, index, file.payload_offset() + entry.begin}};
     // Entries are in the order of the payload, so the last one's end is the file's size.
     stored.nbytes = file.payload_offset() + entry.end;
+  }
+}
+
+void AddAliases(const std::map<std::string, std::string>& aliases, SourceDescription& description) {
+  if (aliases.empty()) return;
+  std::map<std::string_view, std::vector<std::string>> by_name;
+  for (const auto& [alias, name] : aliases) by_name[name].push_back(alias);
+  for (StoredTensor& tensor : description.tensors) {
+    if (const auto at = by_name.find(tensor.key.fqn); at != by_name.end()) tensor.aliases = at->second;
   }
 }
 
@@ -83,12 +92,11 @@ class Driver final : public FormatDriver {
       if (!fits.ok()) return Annotate(fits, path);
     }
     description.left_out = SafetensorsBeside(path, files);
-    TrainerState trainer = ReadTrainerState(path);
-    description.step = trainer.step;
-    if (!trainer.note.empty()) description.layout.notes.push_back(std::move(trainer.note));
-    if (const std::string& file = files.front()->path(); IsAdapterFile(file)) {
-      description.layout.notes.push_back(AdapterNote(file));
-    }
+    SafetensorsFacts facts = FactsOf(path, files);
+    description.step = facts.step;
+    description.layout.notes = std::move(facts.notes);
+    if (!facts.tied.first.empty()) facts.aliases.insert(std::move(facts.tied));
+    AddAliases(facts.aliases, description);
     return description;
   }
 

@@ -7,12 +7,14 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <set>
 #include <string_view>
 #include <system_error>
 #include <utility>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
@@ -22,8 +24,10 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
 #include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/source/rank_file_names.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/step_counter.h"
+#include "fsdp/checkpoint/source/tied_head.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -52,12 +56,10 @@ class SafetensorsSource final : public TensorSource {
     }
     // The files move, but not the headers that places_ points to: they are behind unique_ptrs.
     source->files_ = std::move(files);
-    TrainerState trainer = ReadTrainerState(path);
-    source->step_ = trainer.step;
-    if (!trainer.note.empty()) source->layout_.notes.push_back(std::move(trainer.note));
-    if (const std::string& file = source->files_.front()->path(); IsAdapterFile(file)) {
-      source->layout_.notes.push_back(AdapterNote(file));
-    }
+    SafetensorsFacts facts = FactsOf(path, source->files_);
+    source->step_ = facts.step;
+    source->contents_.aliases.insert(facts.aliases.begin(), facts.aliases.end());
+    source->layout_.notes = std::move(facts.notes);
     return source;
   }
 
@@ -132,6 +134,25 @@ class SafetensorsSource final : public TensorSource {
   int64_t step_ = -1;
   std::map<std::string, std::string> metadata_;
 };
+
+// The entries of __metadata__ that name a tensor for a name that is none.
+std::map<std::string, std::string> AliasesOf(const SafetensorsFiles& files) {
+  std::map<std::string, std::string> aliases;
+  for (const std::unique_ptr<SafetensorsFile>& file : files) {
+    aliases.insert(file->header().metadata.begin(), file->header().metadata.end());
+  }
+  aliases.erase("format");  // "pt"
+  if (aliases.empty()) return aliases;
+  absl::flat_hash_set<absl::string_view> names;
+  for (const std::unique_ptr<SafetensorsFile>& file : files) {
+    for (const SafetensorsEntry& entry : file->header().entries) names.insert(entry.name);
+  }
+  for (auto at = aliases.begin(); at != aliases.end();) {
+    const bool is_alias = names.contains(at->second) && !names.contains(at->first);
+    at = is_alias ? std::next(at) : aliases.erase(at);
+  }
+  return aliases;
+}
 
 // Checks that every tensor of the index is in the file that the index names, and that the index has every tensor of the
 // files.
@@ -246,6 +267,27 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::s
   if (IsOfShards(path)) return OpenSafetensorsShards(path);
   FSDP_ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
   return SafetensorsSource::Create(path, std::move(files));
+}
+
+SafetensorsFacts FactsOf(const std::string& path, const SafetensorsFiles& files) {
+  SafetensorsFacts facts;
+  TrainerState trainer = ReadTrainerState(path);
+  facts.step = trainer.step;
+  facts.aliases = AliasesOf(files);
+  std::error_code ignored;
+  const bool is_directory = std::filesystem::is_directory(path, ignored);
+  TiedHead head = is_directory ? TiedHead::Of(path) : TiedHead();
+  for (const std::unique_ptr<SafetensorsFile>& file : files) {
+    for (const SafetensorsEntry& entry : file->header().entries) head.Add(entry.name);
+  }
+  for (const auto& [alias, name] : facts.aliases) head.Add(alias);
+  facts.tied = head.names();
+  const std::string& file = files.front()->path();
+  for (std::string note : {std::move(trainer.note), IsAdapterFile(file) ? AdapterNote(file) : "",
+                           is_directory ? "" : PartNote(path), head.note()}) {
+    if (!note.empty()) facts.notes.push_back(std::move(note));
+  }
+  return facts;
 }
 
 std::vector<std::string> SafetensorsBeside(const std::string& path, const SafetensorsFiles& files) {

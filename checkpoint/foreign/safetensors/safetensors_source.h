@@ -6,8 +6,11 @@
 #ifndef FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_SOURCE_H_
 #define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_SOURCE_H_
 
+#include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -33,6 +36,16 @@ bool IsOfShards(const std::string& path);
 // The files that OpenSafetensorsSource would read unless IsOfShards(path), sorted by name, each checked, also against
 // the index if there is one: for finding out which file holds which tensor.
 absl::StatusOr<std::vector<std::unique_ptr<SafetensorsFile>>> OpenSafetensorsFiles(const std::string& path);
+
+// What `files`, of `path`, tell besides their tensors.
+struct SafetensorsFacts {
+  int64_t step = -1;                           // of a trainer_state.json beside them
+  std::map<std::string, std::string> aliases;  // other names of tensors: safetensors.torch.save_model has them in
+                                               // __metadata__, as {other name: name}
+  std::vector<std::string> notes;              // SourceLayout::notes
+  std::pair<std::string, std::string> tied;    // TiedHead::names()
+};
+SafetensorsFacts FactsOf(const std::string& path, const std::vector<std::unique_ptr<SafetensorsFile>>& files);
 
 // TensorSource::left_out() of `path`, from which `files` are read: the other weight files of a directory.
 std::vector<std::string> SafetensorsBeside(const std::string& path,

@@ -60,6 +60,30 @@ class SafetensorsSourceTest : public testing::Test {
   std::string directory_;
 };
 
+// safetensors.torch.save_model writes one of the names of a shared tensor, and the others into __metadata__.
+TEST_F(SafetensorsSourceTest, NamesOfATensorInTheMetadataAreAliases) {
+  const std::string path = Write("a.safetensors", File(R"({"__metadata__":{"format":"w","head":"w","w":"w","x":"y"},)"
+                                                       R"("w":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
+                                                       "abc"));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(path));
+  EXPECT_THAT(source->contents().aliases, ElementsAre(Pair("head", "w")));
+  EXPECT_EQ(source->metadata().at("head"), "w");
+}
+
+TEST_F(SafetensorsSourceTest, ATiedHeadOfADirectoryIsANote) {
+  Write("model.safetensors", OneTensor("model.embed_tokens.weight"));
+  Write("config.json", R"({"tie_word_embeddings": true})");
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(directory_));
+  EXPECT_THAT(source->layout().notes, ElementsAre(HasSubstr("lm_head.weight, which is in no file, is model.embed")));
+  EXPECT_THAT(source->contents().aliases, testing::IsEmpty());
+}
+
+TEST_F(SafetensorsSourceTest, APartOfAModelByItselfIsNoted) {
+  const std::string path = Write("model-00001-of-00002.safetensors", OneTensor("a"));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(path));
+  EXPECT_THAT(source->layout().notes, ElementsAre(HasSubstr("it is part 1 of 2 of a model: give the directory")));
+}
+
 TEST_F(SafetensorsSourceTest, ReadsEveryDTypeThatTheReferenceLibraryWrote) {
   ASSERT_OK_AND_ASSIGN(auto source, OpenSafetensorsSource(absl::StrCat(kTestData, "all_dtypes.safetensors")));
   EXPECT_EQ(source->format(), "safetensors");

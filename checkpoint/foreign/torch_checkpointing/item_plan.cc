@@ -15,10 +15,10 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/torch/pt/rank_file_names.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/foreign/zip/file_slice.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/source/rank_file_names.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -255,6 +255,14 @@ absl::Status PlanListed(const std::string& directory, const std::vector<std::str
   return absl::OkStatus();
 }
 
+// True if `name` is the file of one rank of an item that several ranks have.
+bool IsPartOf(const ItemPlan& plan, const std::string& name) {
+  return std::any_of(plan.items.begin(), plan.items.end(), [&](const PlannedItem& item) {
+    const auto is_file = [&](const auto& file) { return file && file->file == name; };
+    return item.files.size() > 1 && std::any_of(item.files.begin(), item.files.end(), is_file);
+  });
+}
+
 }  // namespace
 
 absl::StatusOr<bool> IsItemDirectory(const std::string& directory) {
@@ -283,6 +291,24 @@ absl::StatusOr<ItemPlan> PlanItems(const std::string& directory) {
   FSDP_RETURN_IF_ERROR(HasMetadata(names) ? PlanListed(directory, names, plan) : PlanUnlisted(directory, names, plan));
   if (plan.items.empty()) return absl::InvalidArgumentError(absl::StrCat(directory, " has no files of ranks"));
   return plan;
+}
+
+std::string ItemDirectoryOf(const std::string& file) {
+  constexpr int kMostLevels = 4;
+  PathParts parts = SplitPath(file);
+  for (int level = 0; level < kMostLevels; ++level) {
+    const std::string& directory = parts.directory;
+    const absl::StatusOr<std::string> head = ReadHead(JoinPath(directory, kItemsMetadataName));
+    if (head.ok() && IsItemsMetadata(*head)) {
+      const absl::StatusOr<ItemPlan> plan = PlanItems(directory);
+      return plan.ok() && IsPartOf(*plan, parts.name) ? directory : "";
+    }
+    std::error_code ignored;
+    const PathParts above = SplitPath(directory == "." ? fs::current_path(ignored).string() : directory);
+    if (above.name.empty() || above.name == "..") break;
+    parts = {above.directory, JoinPath(above.name, parts.name)};
+  }
+  return "";
 }
 
 }  // namespace fsdp

@@ -42,6 +42,10 @@ absl::StatusOr<bool> IsItemDirectory(const std::string& directory);
 // would say what they are.
 absl::StatusOr<ItemPlan> PlanItems(const std::string& directory);
 
+// The checkpoint whose metadata.pkl names `file` as the part of one of several ranks: the directory of the file or one
+// up to three levels above. Empty for any other file.
+std::string ItemDirectoryOf(const std::string& file);
+
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_CHECKPOINTING_ITEM_PLAN_H_

@@ -46,8 +46,15 @@ std::string CopyOf(const std::string& name) {
 }
 
 TEST(TorchCheckpointingTest, AFileOfOneRankIsRefusedByWhatItIs) {
+  for (const char* part : {"fsdp2_w2/ckpt/model_0.pt", "fsdp2_w2_safetensors/ckpt/shards/model-1.safetensors"}) {
+    EXPECT_THAT(OpenTensorSource(absl::StrCat("checkpoint/foreign/torch_checkpointing/testdata/", part)),
+                StatusIs(StatusCode::kInvalidArgument, HasSubstr("is one rank's part of a checkpoint of")));
+  }
+  // Also away from its checkpoint, which only a file of torch says.
+  const std::string copy = NewTestDirectory() + "/model_0.pt";
+  fs::copy(TestData("fsdp2_w2") + "/model_0.pt", copy);
   EXPECT_THAT(
-      OpenTensorSource(TestData("fsdp2_w2") + "/model_0.pt"),
+      OpenTensorSource(copy),
       StatusIs(StatusCode::kInvalidArgument,
                AllOf(HasSubstr("model_0.pt: \"embed.weight\" is the part [6, 6] of a tensor [11, 6], (Shard(0)) "
                                "over the ranks [0, 1] as dp 2, that rank 0 has"),

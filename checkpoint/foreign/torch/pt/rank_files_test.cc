@@ -10,7 +10,6 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
-#include "fsdp/checkpoint/foreign/torch/pt/rank_file_names.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
@@ -30,36 +29,6 @@ using testing::IsEmpty;
 using testing::SizeIs;
 
 const auto kInvalid = absl::StatusCode::kInvalidArgument;
-
-TEST(RankFileNamesTest, OneNumberThatCountsFromZeroNamesTheRank) {
-  EXPECT_THAT(RankFileNames({"rank1.pt", "rank0.pt"}), ElementsAre("rank0.pt", "rank1.pt"));
-  EXPECT_THAT(RankFileNames({"consolidated.00.pth", "consolidated.01.pth"}), SizeIs(2));
-  EXPECT_THAT(RankFileNames({"optim_rank1_of_2.pt", "optim_rank0_of_2.pt"}),
-              ElementsAre("optim_rank0_of_2.pt", "optim_rank1_of_2.pt"));
-  EXPECT_THAT(RankFileNames({"model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"}), SizeIs(2));
-  std::vector<std::string> eleven;
-  for (int i = 10; i >= 0; --i) eleven.push_back(absl::StrCat("r", i, ".bin"));
-  EXPECT_THAT(RankFileNames(eleven).at(10), "r10.bin");
-}
-
-TEST(RankFileNamesTest, OtherNamesAreFilesOfTheirOwn) {
-  for (const std::vector<std::string>& names :
-       std::vector<std::vector<std::string>>{{"epoch_0.pt", "epoch_1.pt"},
-                                             {"checkpoint-0.pt", "checkpoint-1.pt"},
-                                             {"Epoch=0.pth", "Epoch=1.pth"},
-                                             {"model.step0.bin", "model.step1.bin"},
-                                             {"rank0.pt"},
-                                             {"rank1.pt", "rank2.pt"},
-                                             {"rank0.pt", "rank2.pt"},
-                                             {"rank0_of_3.pt", "rank1_of_3.pt"},
-                                             {"rank0.pt", "rank1.pt", "scheduler.pt"},
-                                             {"rank0.pt", "rank00.pt"},
-                                             {"a0b0.pt", "a1b1.pt"},
-                                             {"run20250101_0.pt", "run20250101_1.pt"},
-                                             {}}) {
-    EXPECT_THAT(RankFileNames(names), IsEmpty()) << testing::PrintToString(names);
-  }
-}
 
 // Writes and reads files of ranks whose float32 elements are `first`, `first` + 1, ...
 class RankFilesTest : public testing::Test {

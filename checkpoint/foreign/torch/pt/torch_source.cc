@@ -24,7 +24,6 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/pt/deepspeed_part.h"
 #include "fsdp/checkpoint/foreign/torch/pt/joined_files.h"
-#include "fsdp/checkpoint/foreign/torch/pt/rank_file_names.h"
 #include "fsdp/checkpoint/foreign/torch/pt/rank_files.h"
 #include "fsdp/checkpoint/foreign/torch/pt/tensor_list.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
@@ -34,6 +33,7 @@
 #include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
+#include "fsdp/checkpoint/source/rank_file_names.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/source/weight_files.h"
@@ -80,6 +80,10 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     source->state_.TakeTrainerState();
     if (const std::string& file = source->files_.front()->path(); IsAdapterFile(file)) {
       source->state_.layout.notes.push_back(AdapterNote(file));
+    }
+    std::error_code ignored;
+    if (std::string note = fs::is_directory(path, ignored) ? "" : PartNote(path); !note.empty()) {
+      source->state_.layout.notes.push_back(std::move(note));
     }
     source->world_size_ = joined.ranks;
     if (joined.ranks > 1) {

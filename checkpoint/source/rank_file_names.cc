@@ -1,16 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/checkpoint/foreign/torch/pt/rank_file_names.h"
+#include "fsdp/checkpoint/source/rank_file_names.h"
 
 #include <algorithm>
 #include <array>
 #include <map>
 #include <optional>
+#include <string_view>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -75,6 +80,30 @@ bool AllowsCount(const SplitName& name, size_t varying, int count) {
   return true;
 }
 
+// "model-00001-of-00003.safetensors": 1 and 3. A part of one is a whole model.
+struct NumberedPart {
+  int part = 0;
+  int count = 1;
+};
+
+NumberedPart NumberedPartOf(const SplitName& name) {
+  for (size_t i = 1; i < name.numbers.size(); ++i) {
+    if (name.texts[i] == "-of-" && name.texts[i + 1].substr(0, 1) == ".") return {name.numbers[i - 1], name.numbers[i]};
+  }
+  return {};
+}
+
+// The files beside `name` whose names differ from it only in numbers.
+std::vector<std::string> LikeNames(const std::string& directory, const SplitName& name) {
+  std::vector<std::string> like = PosixFileSystem().List(directory).value_or(std::vector<std::string>());
+  const auto is_other = [&](const std::string& other) {
+    const std::optional<SplitName> split = Split(other);
+    return !split || split->texts != name.texts;
+  };
+  like.erase(std::remove_if(like.begin(), like.end(), is_other), like.end());
+  return like;
+}
+
 }  // namespace
 
 std::vector<std::string> RankFileNames(const std::vector<std::string>& names) {
@@ -114,6 +143,23 @@ absl::StatusOr<std::vector<std::string>> RankFilesIn(const std::string& director
                              }),
               names.end());
   return RankFileNames(names);
+}
+
+std::string PartNote(const std::string& path) {
+  const PathParts parts = SplitPath(path);
+  const std::optional<SplitName> name = Split(parts.name);
+  if (!name || name->numbers.empty()) return "";
+  if (const NumberedPart part = NumberedPartOf(*name); part.count > 1) {
+    return absl::StrCat("it is part ", part.part, " of ", part.count, " of a model: give the directory, ",
+                        Printable(parts.directory), ", for all of it");
+  }
+  std::vector<std::string> others = RankFileNames(LikeNames(parts.directory, *name));
+  others.erase(std::remove(others.begin(), others.end(), parts.name), others.end());
+  if (others.empty()) return "";
+  return absl::StrCat(
+      "the name differs from ", SomeOf(others),
+      " beside it in a number, as the names of the files of several ranks do: if each has a part of the "
+      "tensors, this is no whole model");
 }
 
 }  // namespace fsdp

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// RankFileNames: the names by which a directory may hold a torch file of each rank: rank0.pt, rank1.pt, ... A name is
-// only a hint; the contents of the files decide (rank_files.h).
-#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_RANK_FILE_NAMES_H_
-#define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_RANK_FILE_NAMES_H_
+// RankFileNames: the names by which a directory may hold a file of each rank: rank0.pt, rank1.pt, ... A name is only a
+// hint; the contents of the files decide (foreign/torch/pt/rank_files.h).
+#ifndef FSDP_CHECKPOINT_SOURCE_RANK_FILE_NAMES_H_
+#define FSDP_CHECKPOINT_SOURCE_RANK_FILE_NAMES_H_
 
 #include <string>
 #include <vector>
@@ -21,6 +21,10 @@ std::vector<std::string> RankFileNames(const std::vector<std::string>& names);
 // ambiguous, and a missing rank must not go unnoticed. The error of a directory that cannot be listed.
 absl::StatusOr<std::vector<std::string>> RankFilesIn(const std::string& directory);
 
+// For SourceLayout::notes of the weight file `path`, given by itself: its name, or the name of a file beside it, says
+// that it may be a part of a model. Empty for other names; opens no file.
+std::string PartNote(const std::string& path);
+
 }  // namespace fsdp
 
-#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_PT_RANK_FILE_NAMES_H_
+#endif  // FSDP_CHECKPOINT_SOURCE_RANK_FILE_NAMES_H_
