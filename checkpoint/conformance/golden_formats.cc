@@ -1,7 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/conformance/golden_formats.h"
 
+#include <algorithm>
+#include <cctype>
+#include <filesystem>
+
 namespace fsdp {
+
+namespace fs = std::filesystem;
+
+std::string NameOfGolden(const testing::TestParamInfo<std::string>& info) {
+  std::string name;
+  for (const char c : info.param.substr(sizeof("checkpoint/foreign/") - 1)) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) name += c;
+  }
+  return name;
+}
+
+std::vector<std::string> FilesOf(const std::string& path) {
+  std::vector<std::string> files;
+  if (!fs::is_directory(path)) return {path};
+  for (const auto& entry : fs::recursive_directory_iterator(path)) {
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  return files;
+}
 
 std::vector<std::string> GoldenFormats() {
   return {

@@ -16,10 +16,18 @@
 #include <string>
 #include <vector>
 
+#include "gtest/gtest.h"
+
 namespace fsdp {
 
 // CASE.json of every golden checkpoint, from the root of the repository. A new format has at least one line.
 std::vector<std::string> GoldenFormats();
+
+// For INSTANTIATE_TEST_SUITE_P.
+std::string NameOfGolden(const testing::TestParamInfo<std::string>& info);
+
+// The files of the checkpoint at `path`, sorted: all that are in a directory, or `path` itself.
+std::vector<std::string> FilesOf(const std::string& path);
 
 }  // namespace fsdp
 

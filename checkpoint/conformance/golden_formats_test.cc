@@ -49,17 +49,6 @@ class GoldenFormatTest : public testing::TestWithParam<std::string> {
     return copy;
   }
 
-  // The files of the checkpoint at `copy`.
-  static std::vector<std::string> FilesOf(const std::string& copy) {
-    std::vector<std::string> files;
-    if (!fs::is_directory(copy)) return {copy};
-    for (const auto& entry : fs::recursive_directory_iterator(copy)) {
-      if (entry.is_regular_file()) files.push_back(entry.path());
-    }
-    std::sort(files.begin(), files.end());
-    return files;
-  }
-
   // Opens the checkpoint and reads all. `is_right`: no tensor is missing, and all have the expected elements.
   absl::Status ReadAll(const std::string& path, bool* is_right) const {
     *is_right = true;
@@ -96,15 +85,7 @@ class GoldenFormatTest : public testing::TestWithParam<std::string> {
   const std::string path_ = fs::path(GetParam()).parent_path() / expected_["path"].get<std::string>();
 };
 
-std::string NameOfCase(const testing::TestParamInfo<std::string>& info) {
-  std::string name;
-  for (const char c : info.param.substr(sizeof("checkpoint/foreign/") - 1)) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) name += c;
-  }
-  return name;
-}
-
-INSTANTIATE_TEST_SUITE_P(Goldens, GoldenFormatTest, testing::ValuesIn(GoldenFormats()), NameOfCase);
+INSTANTIATE_TEST_SUITE_P(Goldens, GoldenFormatTest, testing::ValuesIn(GoldenFormats()), NameOfGolden);
 
 TEST(GoldenFormatsTest, EveryReadOnlyFormatHasAGoldenCheckpoint) {
   std::set<std::string> names;

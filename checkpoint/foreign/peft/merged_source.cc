@@ -2,10 +2,14 @@
 #include "fsdp/checkpoint/foreign/peft/merged_source.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "fsdp/base/digest.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/peft/low_rank.h"
 #include "fsdp/checkpoint/foreign/peft/merge_plan.h"
@@ -14,6 +18,23 @@
 
 namespace fsdp {
 namespace {
+
+// All that decides how two pairs of equal files are merged.
+std::string TextOf(const std::map<StateKey, TensorChange>& changes) {
+  std::string text;
+  for (const auto& [key, change] : changes) {
+    absl::StrAppend(&text, key.ToString());
+    if (change.whole) absl::StrAppend(&text, "\twhole ", change.whole->ToString());
+    if (const std::optional<LowRank>& low_rank = change.low_rank) {
+      absl::StrAppend(&text, "\ta ", low_rank->a.ToString(), "\tb ", low_rank->b.ToString(),
+                      absl::StrFormat("\t%a", low_rank->scale), low_rank->is_transposed ? "\ttransposed" : "");
+    }
+    if (change.added)
+      absl::StrAppend(&text, "\tadded ", change.added->ToString(), absl::StrFormat("\t%a", change.scale));
+    absl::StrAppend(&text, "\n");
+  }
+  return text;
+}
 
 class MergedSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
@@ -50,11 +71,12 @@ class MergedSource final : public TensorSource, public TensorViews, public Cover
     return files;
   }
 
-  // Every file has a digest of its own format's kind: this one is of both.
+  // Of both, and of what the adapter's config, which is in neither, makes of them.
   absl::StatusOr<std::string> Identity() const override {
     FSDP_ASSIGN_OR_RETURN(const std::string base, base_->Identity());
     FSDP_ASSIGN_OR_RETURN(const std::string adapter, adapter_->Identity());
-    return absl::StrCat(base, " with the adapter ", adapter);
+    return absl::StrCat(base, " with the adapter ", adapter, ", changes of digest ",
+                        DigestOf(TextOf(plan_.changes)).ToHex());
   }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {

@@ -35,13 +35,14 @@ using testing::HasSubstr;
 
 std::string TestData(const std::string& name) { return "checkpoint/foreign/peft/testdata/" + name; }
 
-absl::StatusOr<std::unique_ptr<TensorSource>> MergeCase(const std::string& name) {
+absl::StatusOr<std::unique_ptr<TensorSource>> MergeCase(const std::string& name, double alpha_factor = 1) {
   absl::StatusOr<std::unique_ptr<TensorSource>> base = OpenSafetensorsSource(TestData(name + "/base"));
   absl::StatusOr<std::unique_ptr<TensorSource>> adapter = OpenSafetensorsSource(TestData(name + "/adapter"));
   absl::StatusOr<AdapterConfig> config = ReadAdapterConfig(TestData(name + "/adapter"));
   EXPECT_OK(base.status());
   EXPECT_OK(adapter.status());
   EXPECT_OK(config.status());
+  config->alpha *= alpha_factor;
   return MergeAdapter(*std::move(base), *std::move(adapter), *config);
 }
 
@@ -123,6 +124,17 @@ TEST(MergedSourceTest, TheNotesSayWhatChanged) {
   EXPECT_THAT(merged->layout().notes, ElementsAre("LoRA changes 8 weights, with scales from 2 to 11.3137",
                                                   "replaced by the adapter's: lm_head.weight"));
   EXPECT_EQ(merged->files().size(), 2u);
+}
+
+// The scale is in adapter_config.json, which is no file of either source.
+TEST(MergedSourceTest, EqualFilesWithAnotherScaleHaveAnotherIdentity) {
+  std::vector<std::string> identities;
+  for (const double factor : {1.0, 1.0, 1.0 + 1e-15}) {
+    ASSERT_OK_AND_ASSIGN(const auto merged, MergeCase("llama_lora_fp32", factor));
+    ASSERT_OK_AND_ASSIGN(identities.emplace_back(), merged->Identity());
+  }
+  EXPECT_EQ(identities[0], identities[1]);
+  EXPECT_NE(identities[0], identities[2]);
 }
 
 TEST(MergedSourceTest, DoraIsRefusedByItsName) {
