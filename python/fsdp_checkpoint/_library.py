@@ -74,7 +74,7 @@ class DataLossError(CheckpointError):
     """
 
 
-def picklable(error: Exception) -> Exception:
+def picklable(error: BaseException) -> BaseException:
     """The error, or its text as a RuntimeError if DCP cannot send it to the other ranks, which would lose the text."""
     try:
         pickle.loads(pickle.dumps(error))

@@ -11,6 +11,7 @@ import torch.distributed.checkpoint as dcp
 from . import _steps
 from ._checkpoint import Path
 from ._checkpoint import open as open_checkpoint
+from ._interrupts import Interrupts
 from ._library import NotFoundError, picklable
 from ._torch_reader import Reader
 from ._torch_writer import Writer
@@ -176,13 +177,14 @@ class CheckpointManager:
         if not dist.is_initialized() or dist.get_world_size(self._group) == 1:
             return function()
         result: List[Any] = [None, None]
-        if dist.get_rank(self._group) == 0:
-            try:
-                result[0] = function()
-            except Exception as error:  # the other ranks must not wait for this one
-                result[1] = picklable(error)
         results: List[Any] = [None] * dist.get_world_size(self._group)
-        dist.all_gather_object(results, result, group=self._group)
+        with Interrupts():
+            if dist.get_rank(self._group) == 0:
+                try:
+                    result[0] = function()
+                except BaseException as error:  # the other ranks must not wait for this one
+                    result[1] = picklable(error)
+            dist.all_gather_object(results, result, group=self._group)
         value, error = results[0]
         if error is not None:
             raise error

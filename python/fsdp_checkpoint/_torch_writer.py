@@ -17,6 +17,7 @@ from torch.futures import Future
 
 from . import _arguments, _library
 from ._checkpoint import Path
+from ._interrupts import Interrupts
 from ._library import library
 from ._torch_boxes import run_of
 from ._torch_exchange import Exchange, plan_cuts
@@ -212,6 +213,13 @@ class Writer(StorageWriter):
 
         >>> writer.write_data(plan, planner).wait()
         """
+        with Interrupts() as interrupts:
+            results = self._write(plan, planner, interrupts)
+        future: "Future[List[WriteResult]]" = Future()
+        future.set_result(results)
+        return future
+
+    def _write(self, plan: SavePlan, planner: SavePlanner, interrupts: Interrupts) -> List[WriteResult]:
         shared: SharedPlan = plan.storage_data
         exchange = Exchange(shared.rank, shared.cuts)
         state = ctypes.c_void_p()
@@ -219,10 +227,12 @@ class Writer(StorageWriter):
         kept: List[Any] = []  # memory that the save reads
         results: List[WriteResult] = []
         try:
-            failure, blobs = None, {}
+            failure: Optional[BaseException] = None
+            blobs: Dict[str, bytes] = {}
             try:
                 blobs = self._add_tensors(state, plan, planner, exchange, kept, results)
-            except Exception as error:  # the other ranks must not wait for this one
+                interrupts.check()
+            except BaseException as error:  # the other ranks must not wait for this one
                 failure = error
             gathered = self._gather((repr(failure) if failure else None, blobs), shared)
             if failure is not None:
@@ -235,9 +245,7 @@ class Writer(StorageWriter):
             self._save(state, shared)
         finally:
             library.fsdp_state_free(state)
-        future: "Future[List[WriteResult]]" = Future()
-        future.set_result(results)
-        return future
+        return results
 
     def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
         """Called by dcp.save on the coordinator. The checkpoint is committed already: by rename, when the last rank's

@@ -10,10 +10,22 @@ import unittest
 import numpy
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.utils.data import DataLoader, Dataset
 
 import fsdp_checkpoint
 from cases import Case
 from fsdp_checkpoint.torch import Writer
+
+
+class Rows(Dataset):
+    def __init__(self, checkpoint):
+        self.checkpoint = checkpoint
+
+    def __len__(self):
+        return 5
+
+    def __getitem__(self, row):
+        return float(self.checkpoint["model/w"][row])
 
 
 class StoredTensorTest(Case):
@@ -133,6 +145,12 @@ class DirectoryTest(Case):
         self.assertEqual(again["model/w"].tolist(), [0] * 5)
         again.close()
         self.assertIn("closed", repr(again))
+
+    def test_a_worker_of_a_dataloader_reads_from_its_own_copy(self):
+        self.save("step-7")
+        with fsdp_checkpoint.open(self.root) as checkpoint:
+            loader = DataLoader(Rows(checkpoint), batch_size=5, num_workers=1, multiprocessing_context="spawn")
+            self.assertEqual([batch.tolist() for batch in loader], [[0] * 5])
 
     def test_the_package_has_the_version_of_its_distribution(self):
         self.assertEqual(fsdp_checkpoint.__version__, importlib.metadata.version("fsdp_checkpoint"))

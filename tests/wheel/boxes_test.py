@@ -181,6 +181,24 @@ class TensorParallelTest(Case):
         models.run_ranks(2, failing_ranks, self.path())
         self.assertFalse(os.path.exists(self.path()))
 
+    def test_rows_that_torch_plans_for_other_ranks_are_refused_by_name(self):
+        models.run_ranks(6, uneven_ranks, self.path())
+        self.assertEqual(os.listdir(self.root), [])
+
+
+def uneven_ranks(rank, path):
+    """7 rows on 3 ranks of FSDP2 by 2 of tensor parallelism: torch's plan has one of them on another rank than FSDP2, so
+    that DCP cannot load what it saves of them itself."""
+    mesh = init_device_mesh("cpu", (3, 2), mesh_dim_names=("dp", "tp"))
+    net = nn.Sequential(nn.Linear(3, 7, bias=False))
+    fully_shard(parallelize_module(net, mesh["tp"], {"0": ColwiseParallel()}), mesh=mesh["dp"])
+    try:
+        dcp.save(net.state_dict(), storage_writer=Writer(path))
+    except dcp.CheckpointException as error:
+        assert "0.weight: the planner gave float32 of [1, 3], and its plan says float32 of [0, 3]" in str(error), error
+        return
+    raise AssertionError("saved")
+
 
 def columns():
     matrix = torch.arange(35.0).reshape(5, 7)
