@@ -14,8 +14,10 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
+#include "fsdp/checkpoint/foreign/flax/flax_driver.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/foreign/keras/keras_driver.h"
+#include "fsdp/checkpoint/foreign/onnx/onnx_driver.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_driver.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_driver.h"
 #include "fsdp/checkpoint/formats/known_paths.h"
@@ -83,6 +85,8 @@ const std::vector<Format>& Formats() {
       {&NpzDriver(), NpzTarget()},
       {&KerasDriver()},
       {&GgufDriver(), GgufTarget()},
+      {&FlaxDriver()},
+      {&OnnxDriver()},
       {&OrbaxDriver()},
   };
   return *formats;

@@ -153,7 +153,6 @@ struct Others {
 constexpr std::array kOthers = {
     Others{".snapshot_metadata", "torchsnapshot: restore it with torchsnapshot and save it with torch.save"},
     Others{"saved_model.pb", "TensorFlow: load it with TensorFlow and save its variables as safetensors"},
-    Others{"flax_model.msgpack", "Flax: load it with transformers (from_flax=True) and save it with save_pretrained"},
     Others{"tf_model.h5", "Keras: load it with transformers (from_tf=True) and save it with save_pretrained"},
 };
 

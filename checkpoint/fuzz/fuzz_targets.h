@@ -66,6 +66,12 @@ bool FuzzTorchCheckpointing(std::string_view bytes);
 // The listing of an HDF5 file of Keras, and the config of its model: the names of its variables.
 bool FuzzKeras(std::string_view bytes);
 
+// A file of flax.serialization, and the elements of its arrays.
+bool FuzzFlax(std::string_view bytes);
+
+// A model of ONNX, and the elements of its tensors, some of which are in another file.
+bool FuzzOnnx(std::string_view bytes);
+
 // The .metadata of a DCP directory.
 bool FuzzDcpMetadata(std::string_view bytes);
 

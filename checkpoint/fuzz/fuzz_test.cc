@@ -64,7 +64,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Target{"ocdbt", FuzzOcdbt, 5'000}, Target{"zarr", FuzzZarr, 3'000},
                     Target{"megatron", FuzzMegatron, 1'000}, Target{"s3_reply", FuzzS3Reply, 5'000},
                     Target{"torch_checkpointing", FuzzTorchCheckpointing, 2'000}, Target{"keras", FuzzKeras, 5'000},
-                    Target{"c_api", FuzzCApi, 1'000}, Target{"c_api_save", FuzzCApiSave, 1'000}),
+                    Target{"flax", FuzzFlax, 5'000}, Target{"onnx", FuzzOnnx, 5'000}, Target{"c_api", FuzzCApi, 1'000},
+                    Target{"c_api_save", FuzzCApiSave, 1'000}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -40,8 +40,8 @@ bool IsAdapterFile(const std::string& path) {
 }
 
 bool IsWeightFileName(std::string_view name) {
-  constexpr std::array<std::string_view, 8> kSuffixes = {".safetensors", ".pt",  ".pth", ".bin",
-                                                         ".ckpt",        ".npz", ".h5",  ".hdf5"};
+  constexpr std::array<std::string_view, 11> kSuffixes = {
+      ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".h5", ".hdf5", ".keras", ".msgpack", ".onnx"};
   return std::any_of(kSuffixes.begin(), kSuffixes.end(), [&](std::string_view suffix) {
     return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
   });

@@ -11,7 +11,7 @@
 
 namespace fsdp {
 
-// True for .safetensors, .pt, .pth, .bin, .ckpt, .npz, .h5 and .hdf5.
+// True for .safetensors, .pt, .pth, .bin, .ckpt, .npz, .h5, .hdf5, .keras, .msgpack and .onnx.
 bool IsWeightFileName(std::string_view name);
 
 // True for the names by which trainers keep what is no model: optimizer.pt, scheduler.bin, rng_state_0.pth, ...

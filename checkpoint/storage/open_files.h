@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenFiles: the files of one directory, opened on first use and kept open, at most 256 of them at the same time: a
-// checkpoint has some files of each process, or one of each chunk. Thread-safe.
-#ifndef FSDP_CHECKPOINT_FOREIGN_ORBAX_OPEN_FILES_H_
-#define FSDP_CHECKPOINT_FOREIGN_ORBAX_OPEN_FILES_H_
+// checkpoint may have a file of each process, chunk or tensor. Thread-safe.
+#ifndef FSDP_CHECKPOINT_STORAGE_OPEN_FILES_H_
+#define FSDP_CHECKPOINT_STORAGE_OPEN_FILES_H_
 
 #include <cstdint>
 #include <deque>
@@ -41,4 +41,4 @@ class OpenFiles {
 
 }  // namespace fsdp
 
-#endif  // FSDP_CHECKPOINT_FOREIGN_ORBAX_OPEN_FILES_H_
+#endif  // FSDP_CHECKPOINT_STORAGE_OPEN_FILES_H_

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/checkpoint/foreign/orbax/open_files.h"
+#include "fsdp/checkpoint/storage/open_files.h"
 
 #include <utility>
 
