@@ -48,6 +48,7 @@ std::vector<std::string> GoldenFormats() {
       "checkpoint/foreign/flax/testdata/whole.json",
       "checkpoint/foreign/gguf/testdata/all_types.json",
       "checkpoint/foreign/gguf/testdata/big_endian.json",
+      "checkpoint/foreign/gguf/testdata/grids.json",
       "checkpoint/foreign/gguf/testdata/random_blocks.json",
       "checkpoint/foreign/gguf/testdata/split.json",
       "checkpoint/foreign/megatron/testdata/gpt_distrib_optim.json",

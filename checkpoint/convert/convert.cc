@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/convert/carried_blocks.h"
 #include "fsdp/checkpoint/convert/carried_files.h"
 #include "fsdp/checkpoint/convert/convert_destination.h"
 #include "fsdp/checkpoint/convert/convert_memory.h"
@@ -282,7 +284,9 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_RETURN_IF_ERROR(CheckOptions(options));
   FSDP_ASSIGN_OR_RETURN(const NameFilter filter, NameFilter::Create(options.names));
   FormatTarget target = options.target.value_or(DefaultTarget(destination));
+  if (options.keep_quantized) FSDP_RETURN_IF_ERROR(CheckKeepsBlocks(target));
   const CarriedFiles carried = CarryFiles(source_path, destination, options, target);
+  if (!options.transform) CarryGgufKeys(source_path, target);
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
   // Comes before CheckDestination, whose message would suggest `force`, which must not replace a file that is read.
   InputPaths inputs = options.also_read;
@@ -296,6 +300,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
       OpenTensorSource(source_path, {.flat_layout = options.flat_layout,
                                      .model_only = options.model_only,
                                      .skip_links = options.skip_links,
+                                     .keep_quantized = options.keep_quantized,
                                      .map = options.map});
   if (!opened.ok()) return NameOptions(opened.status(), "ConvertOptions");
   if (options.transform) {
@@ -308,10 +313,12 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
                         PlanConversion(source->contents(), filter, options.dtype, options.model_only));
   FSDP_RETURN_IF_ERROR(CheckHoldsModel(*source, source_path, target, options, plan.notes));
   FSDP_RETURN_IF_ERROR(CheckExpansion(*source, source_path, plan, destination, options));
+  std::map<std::string, std::string> metadata = source->metadata();
+  FSDP_RETURN_IF_ERROR(CarryBlockTypes(plan, metadata));
   FormatContents contents = {.state = std::move(plan.contents),
                              .step = options.step.value_or(source->step()),
                              .world_size = source->world_size(),
-                             .metadata = source->metadata(),
+                             .metadata = std::move(metadata),
                              .origin = &source->contents()};
   // Fit removes from `contents` what the format cannot hold, so sizes and reads below use contents.state, not the plan.
   absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);

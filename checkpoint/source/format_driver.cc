@@ -69,6 +69,10 @@ absl::StatusOr<std::unique_ptr<TensorSource>> FormatDriver::OpenChecked(const st
 }
 
 absl::Status FormatDriver::CheckApply(const TensorSourceOptions& options) const {
+  if (options.keep_quantized && !traits_.has_blocks) {
+    return absl::InvalidArgumentError(absl::StrCat("TensorSourceOptions::keep_quantized is for GGUF: ", name(),
+                                                   " does not have quantized types in blocks"));
+  }
   if (options.map.empty() || traits_.has_layout) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "TensorSourceOptions::map is for torch files and DCP directories: the values of ", name(), " have their roles"));

@@ -97,7 +97,8 @@ class FormatDriver {
   // suffice. Cheap, without side effects.
   virtual bool IsCheckpointDirectory(const std::string& /*directory*/) const { return false; }
 
-  // kInvalidArgument for options that its sources would ignore: TensorSourceOptions::map of a format without a layout.
+  // kInvalidArgument for options that its sources would ignore: TensorSourceOptions::map of a format without a layout,
+  // keep_quantized of a format without quantized types.
   absl::Status CheckApply(const TensorSourceOptions& options) const;
 
   // True when `path` ends with one of the suffixes.

@@ -32,6 +32,8 @@ struct FormatTraits {
 
   bool keeps_metadata = false;  // can store TensorSource::metadata(), or a text in its place
 
+  bool has_blocks = false;  // has quantized types, in blocks: TensorSourceOptions::keep_quantized
+
   bool has_layout = false;  // structure decides which values are a model: TensorSource::layout()
 
   // A tensor is written as its bytes and a line about them, so it takes little memory in addition to its payload: no

@@ -48,6 +48,9 @@ ABSL_DECLARE_FLAG(int64_t, step);
 ABSL_DECLARE_FLAG(std::string, template);
 ABSL_DECLARE_FLAG(std::string, outtype);
 
+// convert: from a gguf file.
+ABSL_DECLARE_FLAG(bool, keep_quantized);
+
 // convert: which tensors, and under which names. Regular expressions; each flag may be repeated.
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, include);
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, exclude);

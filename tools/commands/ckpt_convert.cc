@@ -258,6 +258,7 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const C
   options.model_only = absl::GetFlag(FLAGS_model_only);
   options.force = absl::GetFlag(FLAGS_force);
   options.skip_links = absl::GetFlag(FLAGS_skip_links);
+  options.keep_quantized = absl::GetFlag(FLAGS_keep_quantized);
   FSDP_ASSIGN_OR_RETURN(options.map, RolesFromFlags());
   options.allow_expanded = absl::GetFlag(FLAGS_allow_expanded);
   options.max_memory = absl::GetFlag(FLAGS_max_memory).bytes;

@@ -45,6 +45,43 @@ TEST_F(CkptGgufTest, AModelThatWentThroughSafetensorsTakesThePlaceOfItsTemplate)
   EXPECT_THAT(MustCkpt({"inspect", Path("f16.gguf"), "--tensors"}), HasSubstr("float16"));
 }
 
+TEST_F(CkptGgufTest, KeptBlocksAndKeysAreTheSourcesBytes) {
+  for (const char* name : {"all_types/model.gguf", "random_blocks/model.gguf", "grids/model.gguf"}) {
+    MustCkpt({"convert", Gguf(name), Path("kept.gguf"), "--keep_quantized", "--force"});
+    EXPECT_TRUE(ReadFile(Path("kept.gguf")) == ReadFile(Gguf(name))) << name;
+  }
+  // Without blocks, the keys stay, but for the one that describes them.
+  MustCkpt({"convert", Gguf("split"), Path("floats.gguf")});
+  EXPECT_THAT(MustCkpt({"inspect", Path("floats.gguf")}),
+              AllOf(HasSubstr("x.ints = [1,-2,3]"), testing::Not(HasSubstr("general.file_type"))));
+}
+
+TEST_F(CkptGgufTest, KeptBlocksGoThroughOtherFormats) {
+  const std::string source = Gguf("split");
+  for (const char* form : {"kept.safetensors", "kept.h5", "kept"}) {
+    MustCkpt({"convert", source, Path(form), "--keep_quantized", "--rename=^blk=layer", "--rename=^layer=blk"});
+    MustCkpt({"convert", Path(form), Path("back.gguf"), "--force"});
+    MustCkpt({"diff", source, Path("back.gguf"), "--model_only"});
+    EXPECT_THAT(MustCkpt({"inspect", Path("back.gguf")}), HasSubstr("2 tensors are quantized (1 of Q4_0, 1 of Q8_0)"));
+  }
+  EXPECT_THAT(MustCkpt({"inspect", Path("kept.safetensors")}), HasSubstr("metadata  ggml_types = "));
+  MustCkpt({"convert", source, Path("renamed.gguf"), "--keep_quantized", "--rename=^blk=layer"});
+  EXPECT_THAT(MustCkpt({"inspect", Path("renamed.gguf"), "--tensors"}),
+              AllOf(HasSubstr("2 tensors are quantized"), HasSubstr("layer.0")));
+}
+
+TEST_F(CkptGgufTest, BlocksThatCannotBeKeptAreRefused) {
+  const std::string kept = "--keep_quantized";
+  EXPECT_THAT(Ckpt({"convert", Gguf("split"), Path("x.npz"), kept}).err,
+              HasSubstr("--keep_quantized: npz has no place for the types of the blocks"));
+  MustCkpt({"convert", Gguf("split"), Path("model.safetensors")});
+  EXPECT_THAT(Ckpt({"convert", Path("model.safetensors"), Path("x.gguf"), kept}).err,
+              HasSubstr("--keep_quantized is for GGUF: safetensors does not have quantized types"));
+  MustCkpt({"convert", Gguf("split"), Path("floats.gguf"), "--outtype=F16"});
+  EXPECT_THAT(Ckpt({"convert", Gguf("split"), Path("x.gguf"), kept, "--template=" + Path("floats.gguf")}).err,
+              HasSubstr("whose blocks are kept: convert it without keeping them"));
+}
+
 TEST_F(CkptGgufTest, TheTemplateIsNeverReplaced) {
   MustCkpt({"convert", Gguf("writer/source.gguf"), Path("template.gguf")});
   const Outcome outcome = Ckpt(

@@ -7,16 +7,10 @@
 #include <bit>
 #include <cmath>
 
-#include "fsdp/tensor/convert.h"
+#include "fsdp/checkpoint/foreign/gguf/block_bytes.h"
 
 namespace fsdp {
 namespace {
-
-const uint8_t* Bytes(const std::byte* blocks) { return reinterpret_cast<const uint8_t*>(blocks); }
-
-uint16_t U16(const uint8_t* at) { return static_cast<uint16_t>(at[0] | at[1] << 8); }
-uint32_t U32(const uint8_t* at) { return U16(at) | static_cast<uint32_t>(U16(at + 2)) << 16; }
-float F16(const uint8_t* at) { return Float16ToFloat(U16(at)); }
 
 // ggml's table of IQ4: denser near 0.
 constexpr float kIQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
@@ -66,53 +60,53 @@ float HalfOfUE4M3(uint8_t code) {
 }  // namespace
 
 void DequantizeQ4_0(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 18, out += 32) {
-    const float d = F16(at);
+    const float d = BlockF16(at);
     Nibbles(at + 2, 16, out, [&](int q) { return d * static_cast<float>(q - 8); });
   }
 }
 
 void DequantizeQ4_1(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 20, out += 32) {
-    const float d = F16(at);
-    const float m = F16(at + 2);
+    const float d = BlockF16(at);
+    const float m = BlockF16(at + 2);
     Nibbles(at + 4, 16, out, [&](int q) { return d * static_cast<float>(q) + m; });
   }
 }
 
 void DequantizeQ5_0(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 22, out += 32) {
-    const float d = F16(at);
-    FiveBits(at + 6, U32(at + 2), out, [&](int q) { return d * static_cast<float>(q - 16); });
+    const float d = BlockF16(at);
+    FiveBits(at + 6, BlockU32(at + 2), out, [&](int q) { return d * static_cast<float>(q - 16); });
   }
 }
 
 void DequantizeQ5_1(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 24, out += 32) {
-    const float d = F16(at);
-    const float m = F16(at + 2);
-    FiveBits(at + 8, U32(at + 4), out, [&](int q) { return d * static_cast<float>(q) + m; });
+    const float d = BlockF16(at);
+    const float m = BlockF16(at + 2);
+    FiveBits(at + 8, BlockU32(at + 4), out, [&](int q) { return d * static_cast<float>(q) + m; });
   }
 }
 
 void DequantizeQ8_0(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 34, out += 32) {
-    const float d = F16(at);
+    const float d = BlockF16(at);
     for (int k = 0; k < 32; ++k) out[k] = static_cast<float>(static_cast<int8_t>(at[2 + k])) * d;
   }
 }
 
 void DequantizeQ2K(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 84, out += 256) {
     const uint8_t* const qs = at + 16;
-    const float d = F16(at + 80);
-    const float dmin = F16(at + 82);
+    const float d = BlockF16(at + 80);
+    const float dmin = BlockF16(at + 82);
     for (int j = 0; j < 16; ++j) {
       const float scale = d * static_cast<float>(at[j] & 15);
       const float min = dmin * static_cast<float>(at[j] >> 4);
@@ -124,9 +118,9 @@ void DequantizeQ2K(const std::byte* blocks, int64_t count, float* out) {
 }
 
 void DequantizeQ3K(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 110, out += 256) {
-    const float d = F16(at + 108);
+    const float d = BlockF16(at + 108);
     for (int j = 0; j < 16; ++j) {
       const float scale = d * ScaleOfQ3K(at + 96, j);
       const uint8_t* const q = at + 32 + 32 * (j / 8) + 16 * (j % 2);
@@ -142,10 +136,10 @@ void DequantizeQ3K(const std::byte* blocks, int64_t count, float* out) {
 }
 
 void DequantizeQ4K(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 144, out += 256) {
-    const float d = F16(at);
-    const float dmin = F16(at + 2);
+    const float d = BlockF16(at);
+    const float dmin = BlockF16(at + 2);
     for (int j = 0; j < 8; ++j) {
       const ScaleAndMin group = GroupOfK(at + 4, j);
       const float scale = d * group.scale;
@@ -158,10 +152,10 @@ void DequantizeQ4K(const std::byte* blocks, int64_t count, float* out) {
 }
 
 void DequantizeQ5K(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 176, out += 256) {
-    const float d = F16(at);
-    const float dmin = F16(at + 2);
+    const float d = BlockF16(at);
+    const float dmin = BlockF16(at + 2);
     const uint8_t* const high = at + 16;
     for (int j = 0; j < 8; ++j) {
       const ScaleAndMin group = GroupOfK(at + 4, j);
@@ -177,9 +171,9 @@ void DequantizeQ5K(const std::byte* blocks, int64_t count, float* out) {
 }
 
 void DequantizeQ6K(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 210, out += 256) {
-    const float d = F16(at + 208);
+    const float d = BlockF16(at + 208);
     for (int j = 0; j < 16; ++j) {
       const float scale = d * static_cast<float>(static_cast<int8_t>(at[192 + j]));
       const int half = j / 8;          // of the block
@@ -197,18 +191,18 @@ void DequantizeQ6K(const std::byte* blocks, int64_t count, float* out) {
 }
 
 void DequantizeIQ4NL(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 18, out += 32) {
-    const float d = F16(at);
+    const float d = BlockF16(at);
     Nibbles(at + 2, 16, out, [&](int q) { return d * kIQ4[q]; });
   }
 }
 
 void DequantizeIQ4XS(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 136, out += 256) {
-    const float d = F16(at);
-    const uint16_t high = U16(at + 2);
+    const float d = BlockF16(at);
+    const uint16_t high = BlockU16(at + 2);
     for (int j = 0; j < 8; ++j) {
       const int scale = (at[4 + j / 2] >> (4 * (j % 2)) & 15) | (high >> (2 * j) & 3) << 4;
       const float group = d * static_cast<float>(scale - 32);
@@ -219,9 +213,9 @@ void DequantizeIQ4XS(const std::byte* blocks, int64_t count, float* out) {
 
 void DequantizeTQ1_0(const std::byte* blocks, int64_t count, float* out) {
   constexpr uint8_t kPowers[5] = {1, 3, 9, 27, 81};
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 54, out += 256) {
-    const float d = F16(at + 52);
+    const float d = BlockF16(at + 52);
     // Each byte is a fraction of 243 in base 3; a digit moves to the front by multiplication modulo 256. `bytes` bytes
     // have the first digits of consecutive elements, then the second ones.
     const auto digits = [&](const uint8_t* qs, int bytes, int count_of_digits, float* to) {
@@ -239,9 +233,9 @@ void DequantizeTQ1_0(const std::byte* blocks, int64_t count, float* out) {
 }
 
 void DequantizeTQ2_0(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 66, out += 256) {
-    const float d = F16(at + 64);
+    const float d = BlockF16(at + 64);
     for (int j = 0; j < 8; ++j) {
       const uint8_t* const q = at + 32 * (j / 4);
       const int shift = 2 * (j % 4);
@@ -256,7 +250,7 @@ float HalfOfE8M0(uint8_t exponent) {
 }
 
 void DequantizeMXFP4(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 17, out += 32) {
     const float scale = HalfOfE8M0(at[0]);
     Nibbles(at + 1, 16, out, [&](int q) { return scale * kE2M1[q]; });
@@ -264,7 +258,7 @@ void DequantizeMXFP4(const std::byte* blocks, int64_t count, float* out) {
 }
 
 void DequantizeNVFP4(const std::byte* blocks, int64_t count, float* out) {
-  const uint8_t* at = Bytes(blocks);
+  const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 36, out += 64) {
     for (int j = 0; j < 4; ++j) {
       const float scale = HalfOfUE4M3(at[j]);

@@ -29,6 +29,17 @@ void DequantizeQ6K(const std::byte* blocks, int64_t count, float* out);
 void DequantizeIQ4NL(const std::byte* blocks, int64_t count, float* out);
 void DequantizeIQ4XS(const std::byte* blocks, int64_t count, float* out);
 
+// Indices of rows of a grid (iq_grids.h), with signs apart: the magnitudes of 8 or 4 elements.
+void DequantizeIQ2XXS(const std::byte* blocks, int64_t count, float* out);
+void DequantizeIQ2XS(const std::byte* blocks, int64_t count, float* out);
+void DequantizeIQ2S(const std::byte* blocks, int64_t count, float* out);
+void DequantizeIQ3XXS(const std::byte* blocks, int64_t count, float* out);
+void DequantizeIQ3S(const std::byte* blocks, int64_t count, float* out);
+
+// The same of -1, 0 and 1, which a delta of 1/8 shifts up or down.
+void DequantizeIQ1S(const std::byte* blocks, int64_t count, float* out);
+void DequantizeIQ1M(const std::byte* blocks, int64_t count, float* out);
+
 // Ternary: -1, 0 and 1 times a scale.
 void DequantizeTQ1_0(const std::byte* blocks, int64_t count, float* out);
 void DequantizeTQ2_0(const std::byte* blocks, int64_t count, float* out);

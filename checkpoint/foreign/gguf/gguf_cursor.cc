@@ -1,20 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/foreign/gguf/gguf_cursor.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 
 namespace fsdp {
 
 absl::Status GgufCursor::CheckIsThere(uint64_t nbytes) const {
-  if (nbytes > static_cast<uint64_t>(remaining())) {
-    return absl::DataLossError(absl::StrCat("it states ", nbytes, " more bytes at byte ", position_,
-                                            ", but the file has ", nbytes_, ": it is truncated or damaged"));
-  }
-  if (static_cast<int64_t>(nbytes) > kMaxGgufHeaderBytes - position_) {
+  FSDP_RETURN_IF_ERROR(cursor_.CheckIsThere(nbytes));
+  if (static_cast<int64_t>(nbytes) > kMaxGgufHeaderBytes - position()) {
     return absl::DataLossError(
         absl::StrCat("its keys and names have more than ", kMaxGgufHeaderBytes, " bytes, which no model has"));
   }
@@ -23,26 +17,12 @@ absl::Status GgufCursor::CheckIsThere(uint64_t nbytes) const {
 
 absl::Status GgufCursor::Read(absl::Span<std::byte> out) {
   FSDP_RETURN_IF_ERROR(CheckIsThere(out.size()));
-  while (!out.empty()) {
-    if (position_ < buffer_begin_ || position_ >= buffer_begin_ + std::ssize(buffer_)) {
-      buffer_.resize(std::min(kBufferBytes, remaining()));
-      buffer_begin_ = position_;
-      FSDP_RETURN_IF_ERROR(
-          file_.Read(position_, absl::MakeSpan(reinterpret_cast<std::byte*>(buffer_.data()), buffer_.size())));
-    }
-    const int64_t from = position_ - buffer_begin_;
-    const int64_t copied = std::min<int64_t>(std::ssize(buffer_) - from, std::ssize(out));
-    std::memcpy(out.data(), buffer_.data() + from, copied);
-    position_ += copied;
-    out.remove_prefix(copied);
-  }
-  return absl::OkStatus();
+  return cursor_.Read(out);
 }
 
 absl::Status GgufCursor::Skip(uint64_t nbytes) {
   FSDP_RETURN_IF_ERROR(CheckIsThere(nbytes));
-  position_ += static_cast<int64_t>(nbytes);
-  return absl::OkStatus();
+  return cursor_.Skip(nbytes);
 }
 
 absl::StatusOr<uint64_t> GgufCursor::Number(int size) {
@@ -77,11 +57,9 @@ absl::StatusOr<std::string> GgufCursor::Text(int64_t max_bytes) {
   FSDP_RETURN_IF_ERROR(CheckIsThere(nbytes));
   if (static_cast<int64_t>(nbytes) > max_bytes) {
     return absl::DataLossError(
-        absl::StrCat("a text at byte ", position_, " has ", nbytes, " bytes, expected at most ", max_bytes));
+        absl::StrCat("a text at byte ", position(), " has ", nbytes, " bytes, expected at most ", max_bytes));
   }
-  std::string text(nbytes, '\0');
-  FSDP_RETURN_IF_ERROR(Read(absl::MakeSpan(reinterpret_cast<std::byte*>(text.data()), text.size())));
-  return text;
+  return cursor_.Text(nbytes);
 }
 
 }  // namespace fsdp

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// GgufCursor: reads the numbers and texts at the beginning of a GGUF file one after the other, through a buffer, so
-// that a long vocabulary is never in memory as a whole. Numbers are little-endian or big-endian, as the file. Every
-// length is compared with the rest of the file before it is used. Not thread-safe.
+// GgufCursor: reads the numbers and texts at the beginning of a GGUF file one after the other, so that a long
+// vocabulary is never in memory as a whole. Numbers are little-endian or big-endian, as the file. Not thread-safe.
 #ifndef FSDP_CHECKPOINT_FOREIGN_GGUF_GGUF_CURSOR_H_
 #define FSDP_CHECKPOINT_FOREIGN_GGUF_GGUF_CURSOR_H_
 
@@ -13,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "fsdp/checkpoint/storage/file_cursor.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
@@ -23,10 +23,10 @@ inline constexpr int64_t kMaxGgufHeaderBytes = int64_t{256} << 20;
 class GgufCursor {
  public:
   // Begins at byte 0. `file` must outlive it and have `nbytes` bytes.
-  GgufCursor(const File& file, int64_t nbytes) : file_(file), nbytes_(nbytes) {}
+  GgufCursor(const File& file, int64_t nbytes) : cursor_(file, nbytes, kBufferBytes) {}
 
-  int64_t position() const { return position_; }
-  int64_t remaining() const { return nbytes_ - position_; }
+  int64_t position() const { return cursor_.position(); }
+  int64_t remaining() const { return cursor_.remaining(); }
 
   // Numbers from here on are big-endian.
   void SetBigEndian() { is_big_endian_ = true; }
@@ -48,12 +48,8 @@ class GgufCursor {
   absl::StatusOr<uint64_t> Number(int size);
   absl::Status CheckIsThere(uint64_t nbytes) const;
 
-  const File& file_;
-  const int64_t nbytes_;
-  int64_t position_ = 0;
+  FileCursor cursor_;
   bool is_big_endian_ = false;
-  std::string buffer_;  // the bytes of the file from buffer_begin_
-  int64_t buffer_begin_ = 0;
 };
 
 }  // namespace fsdp

@@ -49,7 +49,7 @@ class Driver final : public FormatDriver {
                                         [&](const DescribedFile& known) { return known.name == name; });
       std::error_code ignored;
       if (!is_there) {
-        description.files.push_back({name, static_cast<int64_t>(std::filesystem::file_size(file, ignored))});
+        description.files.push_back({name, static_cast<int64_t>(std::filesystem::file_size(file, ignored)), file});
       }
     }
     return description;
@@ -60,7 +60,7 @@ class Driver final : public FormatDriver {
 
 class Writer final : public FormatWriter {
  public:
-  explicit Writer(const GgufTarget& target) : options_{target.template_path, target.type} {}
+  explicit Writer(const GgufTarget& target) : options_{target.template_path, target.keys_path, target.type} {}
 
   bool MakesDirectory(const std::string&) const override { return false; }
 

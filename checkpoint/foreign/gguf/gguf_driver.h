@@ -20,6 +20,10 @@ struct GgufTarget {
   // ggml's name of the type that replaces all but F32 of the template, or, without one, the types of floats with two
   // dimensions or more: "Q8_0". Empty: the template's types, or the dtypes of the tensors.
   std::string type = {};
+
+  // Without a template, a GGUF model whose keys the file gets, in their types: the source, if it is one; empty: the
+  // metadata of the source become keys, as texts.
+  std::string keys_path = {};
 };
 
 // kInvalidArgument for a name that GgufTarget::type must not have lists those that are written.

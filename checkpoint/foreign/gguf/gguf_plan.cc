@@ -6,6 +6,7 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -79,7 +80,9 @@ absl::StatusOr<GgufPlan> GgufPlan::Create(const GgufPlanOptions& options, const 
     if (!type.ok()) return Annotate(type.status(), "type to write");
     plan.type_ = *type;
   }
+  FSDP_ASSIGN_OR_RETURN(plan.block_types_, BlockTypesOf(metadata));
   if (options.template_path.empty()) {
+    if (!options.keys_path.empty()) FSDP_RETURN_IF_ERROR(plan.ReadKeys(options.keys_path));
     FSDP_RETURN_IF_ERROR(plan.AddContents(contents));
   } else {
     FSDP_RETURN_IF_ERROR(plan.ReadTemplate(options.template_path));
@@ -107,6 +110,13 @@ absl::Status GgufPlan::ReadTemplate(const std::string& path) {
   return absl::OkStatus();
 }
 
+// The list of tensors only tells whether their types are still those of the keys. The keys of a big-endian file are
+// only texts in the metadata.
+absl::Status GgufPlan::ReadKeys(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<GgufPart> parts, OpenGgufParts(path));
+  return parts[0].header.is_big_endian ? absl::OkStatus() : ReadTemplate(path);
+}
+
 absl::Status GgufPlan::MatchTemplate(const StateDict& contents) {
   absl::flat_hash_set<std::string_view> wanted;
   std::vector<std::string> missing;
@@ -130,6 +140,15 @@ absl::Status GgufPlan::MatchTemplate(const StateDict& contents) {
   bool is_type_used = type_ == nullptr || IsF32(*type_);
   for (const GgufTensor& listed : listed_) {
     const ShardedTensor& tensor = *contents.FindTensor(StateKey::Model(listed.name));
+    if (const auto blocks = block_types_.find(listed.name); blocks != block_types_.end()) {
+      FSDP_RETURN_IF_ERROR(AddBlocks(listed.name, tensor, blocks->second));
+      const GgufTensor& stored = tensors_.back().stored;
+      if (stored.type == listed.type && stored.shape == listed.shape) continue;
+      return absl::InvalidArgumentError(absl::StrCat(
+          "tensor ", Quote(listed.name), " is ", listed.shape.ToString(), " of ", std::string(listed.type->name),
+          " in it, and ", stored.shape.ToString(), " of ", std::string(stored.type->name),
+          " in the model, whose blocks are kept: convert it without keeping them"));
+    }
     if (tensor.shape != listed.shape) {
       return absl::InvalidArgumentError(absl::StrCat("tensor ", Quote(listed.name), " has shape ",
                                                      listed.shape.ToString(), " in it, and ", tensor.shape.ToString(),
@@ -150,6 +169,10 @@ absl::Status GgufPlan::AddContents(const StateDict& contents) {
   for (const StateDict::Entry& entry : contents.entries()) {
     const ShardedTensor* const tensor = ModelTensor(contents, entry);
     if (tensor == nullptr) continue;
+    if (const auto blocks = block_types_.find(entry.first.fqn); blocks != block_types_.end()) {
+      FSDP_RETURN_IF_ERROR(AddBlocks(entry.first.fqn, *tensor, blocks->second));
+      continue;
+    }
     const bool is_matrix = IsFloatingPoint(tensor->dtype) && tensor->shape.rank() >= 2;
     const GgmlType* const type = type_ != nullptr && is_matrix ? type_ : FindGgmlType(tensor->dtype);
     if (type == nullptr) {
@@ -182,14 +205,37 @@ absl::Status GgufPlan::Add(const std::string& name, const ShardedTensor& tensor,
     type = FindGgmlType("F16");
     kept_wider_.push_back(name);
   }
-  GgufPlannedTensor planned;
-  planned.name = name;
-  planned.dtype = tensor.dtype;
+  GgufPlannedTensor planned = {.name = name, .dtype = tensor.dtype, .stored = {}};
   planned.stored.type = type;
   planned.stored.shape = shape;
-  planned.stored.nbytes = shape.numel() / type->block_numel * type->block_bytes;
-  tensors_.push_back(std::move(planned));
+  Append(std::move(planned));
   return absl::OkStatus();
+}
+
+// The contents are uint8, with the bytes of a row in the last dimension.
+absl::Status GgufPlan::AddBlocks(const std::string& name, const ShardedTensor& tensor, const std::string& type_name) {
+  const GgmlType* const type = FindGgmlType(type_name);
+  const int rank = tensor.shape.rank();
+  const int64_t row = rank == 0 ? 0 : tensor.shape.dim(rank - 1);
+  if (type == nullptr || !type->is_quantized() || tensor.dtype != DType::kUInt8 || rank == 0 || rank > kMaxGgufDims ||
+      row % type->block_bytes != 0) {
+    return absl::DataLossError(absl::StrCat("tensor ", Quote(name), ": ", tensor.shape.ToString(), " ",
+                                            std::string(DTypeName(tensor.dtype)), " are no blocks of ",
+                                            Quote(type_name), ", which metadata \"", kBlockTypesKey, "\" has for it"));
+  }
+  std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
+  dims.back() = row / type->block_bytes * type->block_numel;
+  GgufPlannedTensor planned = {.name = name, .dtype = tensor.dtype, .is_carried = true, .stored = {}};
+  planned.stored.type = type;
+  FSDP_ASSIGN_OR_RETURN(planned.stored.shape, Shape::Create(dims));
+  Append(std::move(planned));
+  return absl::OkStatus();
+}
+
+void GgufPlan::Append(GgufPlannedTensor planned) {
+  GgufTensor& stored = planned.stored;
+  stored.nbytes = stored.shape.numel() / stored.type->block_numel * stored.type->block_bytes;
+  tensors_.push_back(std::move(planned));
 }
 
 void GgufPlan::AddKey(const std::string& key, uint32_t type, const std::string& value) {
@@ -197,10 +243,22 @@ void GgufPlan::AddKey(const std::string& key, uint32_t type, const std::string& 
   ++keys_;
 }
 
+// True if general.file_type, which describes the types of the template, describes those of the file, too.
+bool GgufPlan::HasTypesOfTemplate() const {
+  if (type_ != nullptr) return false;
+  absl::flat_hash_map<std::string_view, const GgmlType*> types;
+  for (const GgufTensor& listed : listed_) types[listed.name] = listed.type;
+  return std::all_of(tensors_.begin(), tensors_.end(), [&](const GgufPlannedTensor& tensor) {
+    const auto at = types.find(tensor.name);
+    return at != types.end() && at->second == tensor.stored.type;
+  });
+}
+
 void GgufPlan::AddTemplateKeys() {
+  const bool is_file_type_known = HasTypesOfTemplate();
   for (const GgufEntry& entry : entries_) {
     const bool is_of_split = IsGgufFileKey(entry.key) && entry.key != kGgufAlignmentKey;
-    if (is_of_split || (type_ != nullptr && entry.key == kFileTypeKey)) continue;
+    if (is_of_split || (!is_file_type_known && entry.key == kFileTypeKey)) continue;
     pieces_.push_back({"", entry.range});
     ++keys_;
   }
@@ -213,11 +271,12 @@ void GgufPlan::AddKeys(const std::map<std::string, std::string>& metadata) {
   int64_t left_out = 0;
   if (template_ != nullptr) {
     AddTemplateKeys();
-    left_out =
-        std::count_if(metadata.begin(), metadata.end(), [&](const auto& text) { return !is_in_template(text.first); });
+    left_out = std::count_if(metadata.begin(), metadata.end(), [&](const auto& text) {
+      return text.first != kBlockTypesKey && !is_in_template(text.first);
+    });
   } else {
     for (const auto& [key, text] : metadata) {
-      if (key.empty() || IsGgufFileKey(key)) continue;
+      if (key.empty() || key == kBlockTypesKey || IsGgufFileKey(key)) continue;
       AddKey(key, static_cast<uint32_t>(GgufType::kString), Text(text));
     }
     notes_.emplace_back(
@@ -227,8 +286,9 @@ void GgufPlan::AddKeys(const std::map<std::string, std::string>& metadata) {
     notes_.push_back(absl::StrCat(left_out, left_out == 1 ? " metadata text is" : " metadata texts are",
                                   " left out: the keys are the template's"));
   }
-  const bool has_quantized = std::any_of(tensors_.begin(), tensors_.end(), [](const GgufPlannedTensor& tensor) {
-    return tensor.stored.type->is_quantized();
+  // Blocks that are carried with the keys of their file need no other keys.
+  const bool has_quantized = std::any_of(tensors_.begin(), tensors_.end(), [&](const GgufPlannedTensor& tensor) {
+    return tensor.stored.type->is_quantized() && (!tensor.is_carried || template_ == nullptr);
   });
   const auto type_of_number = static_cast<uint32_t>(GgufType::kUInt32);
   if (type_ != nullptr) AddKey(kFileTypeKey, type_of_number, Number(FileType(*type_), 4));

@@ -5,8 +5,10 @@
 //
 //   with a template     keys (architecture, vocabulary, ...) and the list of tensors are a GGUF model's, which the
 //                       contents must match by name and shape: the result takes the template's place in llama.cpp
-//   without             the tensors of the contents, in their dtypes and order; metadata as texts
+//   without             the tensors of the contents, in their dtypes and order; keys of another GGUF file, or metadata
+//                       as texts
 //
+// Blocks that a source carries (block_types.h) are written as they are, as the type that the metadata has for them.
 // `type` replaces all types but F32 of a template; without one, the types of floats with two dimensions or more.
 #ifndef FSDP_CHECKPOINT_FOREIGN_GGUF_GGUF_PLAN_H_
 #define FSDP_CHECKPOINT_FOREIGN_GGUF_GGUF_PLAN_H_
@@ -22,6 +24,7 @@
 #include "absl/types/span.h"
 #include "fsdp/checkpoint/foreign/gguf/ggml_type.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_header.h"
+#include "fsdp/checkpoint/source/block_types.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tensor/state_dict.h"
@@ -31,6 +34,7 @@ namespace fsdp {
 // GgufTarget's fields.
 struct GgufPlanOptions {
   std::string template_path = {};  // a GGUF model whose keys and list of tensors the file gets; empty: none
+  std::string keys_path = {};      // without a template: a GGUF model whose keys the file gets; empty: none
   std::string type = {};  // ggml's name of a type that is written: "Q8_0"; empty: the template's, or the dtypes
 };
 
@@ -40,6 +44,7 @@ absl::StatusOr<const GgmlType*> ParseGgufType(std::string_view name);
 struct GgufPlannedTensor {
   std::string name;
   DType dtype = DType::kFloat32;  // of the contents
+  bool is_carried = false;        // the contents are its blocks
   GgufTensor stored;              // its type and place in the file
 };
 
@@ -47,7 +52,8 @@ class GgufPlan {
  public:
   // kInvalidArgument, before anything is written: an unknown type; contents and template that do not match, with the
   // first names on each side; a dtype that GGUF does not have; more than 4 dimensions; a type to replace the types of a
-  // template that has only F32, and so does not show which of its tensors must stay. Errors of opening the template.
+  // template that has only F32, and so does not show which of its tensors must stay; blocks of another type than the
+  // template's. kDataLoss: metadata with types of blocks that do not fit. Errors of opening the template.
   static absl::StatusOr<GgufPlan> Create(const GgufPlanOptions& options, const StateDict& contents,
                                          const std::map<std::string, std::string>& metadata);
 
@@ -68,15 +74,20 @@ class GgufPlan {
   };
 
   absl::Status ReadTemplate(const std::string& path);
+  absl::Status ReadKeys(const std::string& path);
   absl::Status MatchTemplate(const StateDict& contents);
   absl::Status AddContents(const StateDict& contents);
   absl::Status Add(const std::string& name, const ShardedTensor& tensor, const GgmlType* type);
+  absl::Status AddBlocks(const std::string& name, const ShardedTensor& tensor, const std::string& type_name);
+  void Append(GgufPlannedTensor planned);
   void AddKeys(const std::map<std::string, std::string>& metadata);
+  bool HasTypesOfTemplate() const;
   void AddTemplateKeys();
   void AddKey(const std::string& key, uint32_t type, const std::string& value);
   void Place();
 
   const GgmlType* type_ = nullptr;  // of GgufPlanOptions::type
+  BlockTypes block_types_;          // of the metadata
   std::shared_ptr<File> template_;  // its first part
   std::vector<GgufEntry> entries_;  // of the template
   std::vector<GgufTensor> listed_;  // of the template, all parts

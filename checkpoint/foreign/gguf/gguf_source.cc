@@ -18,6 +18,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_header.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_split.h"
+#include "fsdp/checkpoint/source/block_types.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 
@@ -26,9 +27,9 @@ namespace {
 
 constexpr size_t kMostNamed = 20;  // of the tensors that are left out
 
-// The reason why a tensor is not read; empty if it is.
-std::string WhyNotRead(const GgufHeader& header, const GgmlType& type) {
-  if (!type.dtype) return "a type that this release does not read";
+// The reason why a tensor is not read; empty if it is. `keeps_blocks`: they are carried as they are.
+std::string WhyNotRead(const GgufHeader& header, const GgmlType& type, bool keeps_blocks) {
+  if (!type.dtype && !keeps_blocks) return "a type that this release does not read";
   // gguf-py leaves blocks and bfloat16 little-endian in such a file, other programs do not.
   if (header.is_big_endian && (type.is_quantized() || type.dtype == DType::kBFloat16)) {
     return "in a big-endian file, where writers disagree on their byte order";
@@ -88,9 +89,16 @@ absl::Status ReadFloats(const File& file, const GgufTensor& tensor, const Interv
   return absl::OkStatus();
 }
 
+// gguf-py's shape of the blocks: each row is its bytes.
+Shape ShapeOfBlocks(const GgufTensor& tensor) {
+  std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
+  dims.back() = dims.back() / tensor.type->block_numel * tensor.type->block_bytes;
+  return *Shape::Create(dims);
+}
+
 class GgufSource final : public TensorSource {
  public:
-  explicit GgufSource(std::vector<GgufPart> parts) : parts_(std::move(parts)) {
+  GgufSource(std::vector<GgufPart> parts, bool keeps_blocks) : parts_(std::move(parts)), keeps_blocks_(keeps_blocks) {
     size_t tensors = 0;
     for (const GgufPart& part : parts_) tensors += part.header.tensors.size();
     contents_.Reserve(tensors);
@@ -130,7 +138,7 @@ class GgufSource final : public TensorSource {
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     FSDP_ASSIGN_OR_RETURN(const Place place, Find(key));
-    FSDP_RETURN_IF_ERROR(CheckElements(key, interval, place.tensor->shape.numel()));
+    FSDP_RETURN_IF_ERROR(CheckElements(key, interval, contents_.FindTensor(key)->shape.numel()));
     const absl::Status status = ReadElements(place, interval, static_cast<std::byte*>(out));
     if (status.ok()) return status;
     return Annotate(status, absl::StrCat("tensor ", Quote(key.ToString()), " of ", place.part->file->path()));
@@ -139,7 +147,7 @@ class GgufSource final : public TensorSource {
   // Cut between blocks, which are read whole.
   std::vector<Interval> Pieces(const StateKey& key, const Interval& interval) const override {
     const absl::StatusOr<Place> place = Find(key);
-    if (!place.ok() || !place->tensor->type->is_quantized()) return TensorSource::Pieces(key, interval);
+    if (!place.ok() || !IsConverted(*place->tensor->type)) return TensorSource::Pieces(key, interval);
     constexpr int64_t kPieceNumel = int64_t{1} << 20;
     static_assert(kPieceNumel % kMaxGgmlBlockNumel == 0);
     std::vector<Interval> pieces;
@@ -154,12 +162,12 @@ class GgufSource final : public TensorSource {
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const Place place, Find(key));
     const GgufTensor& tensor = *place.tensor;
-    if (tensor.type->is_quantized()) {
+    if (IsConverted(*tensor.type)) {
       return absl::UnimplementedError(absl::StrCat("it is quantized (", std::string(tensor.type->name), ")"));
     }
     if (place.part->header.is_big_endian) return absl::UnimplementedError("its elements are big-endian");
-    Box whole = {std::vector<int64_t>(tensor.shape.rank(), 0),
-                 {tensor.shape.dims().begin(), tensor.shape.dims().end()}};
+    const Shape& shape = contents_.FindTensor(key)->shape;
+    Box whole = {std::vector<int64_t>(shape.rank(), 0), {shape.dims().begin(), shape.dims().end()}};
     return std::vector<TensorPlace>{{place.part->file->path(), tensor.offset, std::move(whole)}};
   }
 
@@ -168,6 +176,8 @@ class GgufSource final : public TensorSource {
     const GgufPart* part;
     const GgufTensor* tensor;
   };
+
+  bool IsConverted(const GgmlType& type) const { return type.is_quantized() && !keeps_blocks_; }
 
   // The values are not needed any more.
   void AddEntries(GgufHeader& header) {
@@ -184,7 +194,8 @@ class GgufSource final : public TensorSource {
   }
 
   void AddTensor(const GgufPart& part, const GgufTensor& tensor) {
-    const std::string why_not = WhyNotRead(part.header, *tensor.type);
+    const bool is_carried = tensor.type->is_quantized() && keeps_blocks_;
+    const std::string why_not = WhyNotRead(part.header, *tensor.type, is_carried);
     if (!why_not.empty()) {
       if (not_read_.size() == kMostNamed) {
         ++unnamed_;
@@ -194,8 +205,9 @@ class GgufSource final : public TensorSource {
       return;
     }
     ShardedTensor described;
-    described.dtype = *tensor.type->dtype;
-    described.shape = tensor.shape;
+    described.dtype = is_carried ? DType::kUInt8 : *tensor.type->dtype;
+    described.shape = is_carried ? ShapeOfBlocks(tensor) : tensor.shape;
+    if (is_carried) block_types_[tensor.name] = std::string(tensor.type->name);
     contents_.Set(StateKey::Model(tensor.name), std::move(described));
     places_.emplace(tensor.name, Place{&part, &tensor});
     if (tensor.type->is_quantized()) ++quantized_[tensor.type->name];
@@ -210,8 +222,10 @@ class GgufSource final : public TensorSource {
     }
     if (count > 0) {
       layout_.notes.push_back(absl::StrCat(count, count == 1 ? " tensor is" : " tensors are", " quantized (",
-                                           absl::StrJoin(types, ", "), ") and read as float32"));
+                                           absl::StrJoin(types, ", "),
+                                           keeps_blocks_ ? ") and carried as blocks" : ") and read as float32"));
     }
+    if (!block_types_.empty()) metadata_[kBlockTypesKey] = EncodeBlockTypes(block_types_);
     if (architecture_ == "llama") {
       layout_.notes.emplace_back(
           "rows of attn_q and attn_k are in llama.cpp's order, the pairs of a rotation next to each other; Hugging "
@@ -225,11 +239,11 @@ class GgufSource final : public TensorSource {
     return absl::NotFoundError(absl::StrCat(Quote(key.ToString()), " is not in ", parts_[0].file->path()));
   }
 
-  static absl::Status ReadElements(const Place& place, const Interval& interval, std::byte* out) {
+  absl::Status ReadElements(const Place& place, const Interval& interval, std::byte* out) const {
     const GgufTensor& tensor = *place.tensor;
     if (interval.empty()) return absl::OkStatus();
-    if (tensor.type->is_quantized()) return ReadFloats(*place.part->file, tensor, interval, out);
-    const int64_t size = tensor.type->block_bytes;
+    if (IsConverted(*tensor.type)) return ReadFloats(*place.part->file, tensor, interval, out);
+    const int64_t size = tensor.type->is_quantized() ? 1 : tensor.type->block_bytes;
     const absl::Span<std::byte> bytes(out, interval.size() * size);
     FSDP_RETURN_IF_ERROR(place.part->file->Read(tensor.offset + interval.begin * size, bytes));
     if (!place.part->header.is_big_endian || size == 1) return absl::OkStatus();
@@ -238,12 +252,14 @@ class GgufSource final : public TensorSource {
   }
 
   std::vector<GgufPart> parts_;
+  const bool keeps_blocks_;
   absl::flat_hash_map<std::string_view, Place> places_;  // by names in the headers of parts_
   StateDict contents_;
   SourceLayout layout_;
   std::map<std::string, std::string> metadata_;
   std::string architecture_;
   std::map<std::string_view, int64_t> quantized_;  // tensors by type
+  BlockTypes block_types_;                         // of the tensors that are carried
   std::vector<std::string> not_read_;
   int64_t unnamed_ = 0;  // tensors that are not read and not in not_read_
   std::vector<std::string> lost_keys_;
@@ -252,7 +268,7 @@ class GgufSource final : public TensorSource {
 absl::StatusOr<std::unique_ptr<TensorSource>> SourceOf(std::vector<GgufPart> parts,
                                                        const TensorSourceOptions& options) {
   const std::string path = parts[0].file->path();
-  auto source = std::make_unique<GgufSource>(std::move(parts));
+  auto source = std::make_unique<GgufSource>(std::move(parts), options.keep_quantized);
   const std::vector<std::string> not_read = source->not_read();
   if (not_read.empty() || (options.skip_links && !source->contents().empty())) return source;
   return absl::InvalidArgumentError(
@@ -283,6 +299,7 @@ const FormatTraits& GgufTraits() {
                                                .suffixes = {".gguf"},
                                                .model_only = true,
                                                .keeps_metadata = true,
+                                               .has_blocks = true,
                                                .is_plain = true};
   return *traits;
 }

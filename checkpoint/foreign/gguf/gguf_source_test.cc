@@ -160,12 +160,12 @@ TEST(GgufSourceTest, ADirectoryOfSeveralModelsIsNotOne) {
 }
 
 TEST(GgufSourceTest, TypesThatAreNotReadAreNamedAndLeftOutOnlyWhenAskedFor) {
-  const GgufBytes bytes = {.tensors = {{"grid", {256}, 16, std::string(66, 'x')}, {"plain", {1}, 0, "1234"}}};
+  const GgufBytes bytes = {.tensors = {{"raw", {256}, 15, std::string(292, 'x')}, {"plain", {1}, 0, "1234"}}};
   EXPECT_THAT(Open(bytes), StatusIs(StatusCode::kInvalidArgument,
-                                    AllOf(HasSubstr(R"("grid" (IQ2_XXS, a type that this release does not read))"),
+                                    AllOf(HasSubstr(R"("raw" (Q8_K, a type that this release does not read))"),
                                           HasSubstr("TensorSourceOptions::skip_links"))));
   ASSERT_OK_AND_ASSIGN(const auto source, Open(bytes, {.skip_links = true}));
-  EXPECT_THAT(source->left_out(), ElementsAre(HasSubstr("\"grid\" (IQ2_XXS")));
+  EXPECT_THAT(source->left_out(), ElementsAre(HasSubstr("\"raw\" (Q8_K")));
   EXPECT_EQ(source->contents().entries().size(), 1);
   const GgufBytes nothing = {.tensors = {bytes.tensors[0]}};
   EXPECT_THAT(Open(nothing, {.skip_links = true}),
@@ -176,6 +176,20 @@ TEST(GgufSourceTest, QuantizedTypesAreCountedInANote) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenGgufSource(TestData("split")));
   EXPECT_THAT(source->layout().notes, ElementsAre("2 tensors are quantized (1 of Q4_0, 1 of Q8_0) and read as float32",
                                                   HasSubstr("rows of attn_q and attn_k are in llama.cpp's order")));
+}
+
+TEST(GgufSourceTest, KeptBlocksAreTheirBytesWithTheirTypesInTheMetadata) {
+  const std::string raw(2 * 292, 'x');
+  const GgufBytes bytes = {.tensors = {{"raw", {512, 1}, 15, raw}, {"plain", {1}, 0, "1234"}}};
+  ASSERT_OK_AND_ASSIGN(const auto source, Open(bytes, {.keep_quantized = true}));
+  const ShardedTensor& tensor = *source->contents().FindTensor(StateKey::Model("raw"));
+  EXPECT_EQ(tensor.dtype, DType::kUInt8);
+  EXPECT_EQ(tensor.shape, Shape({1, 584}));
+  EXPECT_THAT(ReadWhole(*source, StateKey::Model("raw")), IsOkAndHolds(raw));
+  EXPECT_THAT(ReadWhole(*source, StateKey::Model("plain")), IsOkAndHolds(std::string("1234")));
+  EXPECT_EQ(source->metadata().at("ggml_types"), R"({"raw":"Q8_K"})");
+  EXPECT_THAT(source->layout().notes, ElementsAre("1 tensor is quantized (1 of Q8_K) and carried as blocks"));
+  EXPECT_OK(source->Places(StateKey::Model("raw")).status());
 }
 
 TEST(GgufSourceTest, KeysAreMetadataButForThoseOfASplit) {

@@ -104,6 +104,7 @@ class GgufFiller {
   absl::Status FillBlocks(const GgufPlannedTensor& tensor, int64_t first, int64_t count, std::byte* out) const {
     const GgmlType& type = *tensor.stored.type;
     const StateKey key = StateKey::Model(tensor.name);
+    if (tensor.is_carried) return read_(key, {first * type.block_bytes, (first + count) * type.block_bytes}, out);
     const Interval all = {first * type.block_numel, (first + count) * type.block_numel};
     if (all.empty()) return absl::OkStatus();
     if (!type.is_quantized() && tensor.dtype == *type.dtype) return read_(key, all, out);

@@ -113,6 +113,19 @@ TEST(GgufWriterTest, WithoutATemplateNamesDtypesAndMetadataAreTheSources) {
   EXPECT_EQ(source->contents().FindTensor(StateKey::Model("a.b"))->shape, Shape({2, 3}));
 }
 
+TEST(GgufWriterTest, BlocksThatDoNotFitTheirTypeAreRefused) {
+  const auto status_of = [](DType dtype, const Shape& shape, const std::string& types) {
+    return Write(One("w", dtype, shape), ReadOnes, {}, {{"ggml_types", types}}).status();
+  };
+  EXPECT_THAT(status_of(DType::kUInt8, {2, 35}, R"({"w": "Q8_0"})"),
+              StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr("tensor \"w\": [2, 35] uint8 are no blocks of \"Q8_0\""),
+                                                    HasSubstr("ggml_types"))));
+  EXPECT_THAT(status_of(DType::kFloat32, {2, 34}, R"({"w": "Q8_0"})"), StatusIs(StatusCode::kDataLoss));
+  EXPECT_THAT(status_of(DType::kUInt8, {2, 34}, R"({"w": "F32"})"), StatusIs(StatusCode::kDataLoss));
+  EXPECT_THAT(status_of(DType::kUInt8, {2, 34}, R"({"w": 8})"), StatusIs(StatusCode::kDataLoss));
+  EXPECT_THAT(status_of(DType::kUInt8, {2, 34}, "no JSON"), StatusIs(StatusCode::kDataLoss));
+}
+
 TEST(GgufWriterTest, RowsThatAreNoMultipleOfABlockBecomeF16AndAreNamed) {
   StateDict state = One("odd", DType::kFloat32, {2, 48});
   state.Set(StateKey::Model("even"), ShardedTensor{DType::kFloat32, Shape({2, 64}), {}});
