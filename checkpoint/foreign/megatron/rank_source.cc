@@ -18,13 +18,14 @@
 #include "fsdp/checkpoint/foreign/megatron/common_values.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_paths.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_traits.h"
+#include "fsdp/checkpoint/foreign/megatron/rank_arguments.h"
 #include "fsdp/checkpoint/foreign/megatron/rank_models.h"
 #include "fsdp/checkpoint/foreign/megatron/tensor_partition.h"
 #include "fsdp/checkpoint/foreign/megatron/vocabulary_note.h"
 #include "fsdp/checkpoint/foreign/torch/pt/tensor_list.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
-#include "fsdp/checkpoint/source/byte_total.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
+#include "fsdp/checkpoint/source/byte_total.h"
 #include "fsdp/checkpoint/source/joined_tensor.h"
 #include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
@@ -96,7 +97,8 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
       models.emplace_back(*MegatronRankNumbers(name), std::move(model));
     }
     FSDP_RETURN_IF_ERROR(ReadCommon());
-    const absl::Status joined = Join(std::move(models));
+    const RankArguments arguments = ReadRankArguments(files_[0]->path());
+    const absl::Status joined = Join(std::move(models), arguments);
     if (!joined.ok()) return Annotate(joined, path_);
     FSDP_RETURN_IF_ERROR(AddContents(options));
     return NameOthers(names[0]);
@@ -235,8 +237,9 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
     return absl::OkStatus();
   }
 
-  absl::Status Join(std::vector<std::pair<std::vector<int>, RankModel>> models) {
+  absl::Status Join(std::vector<std::pair<std::vector<int>, RankModel>> models, const RankArguments& arguments) {
     FSDP_ASSIGN_OR_RETURN(const RankGrid grid, MakeRankGrid(std::move(models)));
+    FSDP_RETURN_IF_ERROR(CheckHasAllRanks(arguments, grid.tensor, grid.pipeline, grid.expert));
     FSDP_ASSIGN_OR_RETURN(joined_, JoinRankModels(grid));
     copies_ = std::move(joined_.copies);
     layout_.notes.push_back(absl::StrCat("joined from ", grid.tensor, " tensor, ", grid.pipeline, " pipeline and ",

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/megatron/rank_arguments.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
@@ -158,7 +159,7 @@ class RankSourceTest : public testing::Test {
   }
 
   static void Write(const std::string& path, const std::map<std::string, Model>& models, const char* iteration = "12",
-                    const char* version = "3.0") {
+                    const char* version = "3.0", const std::string& args = "") {
     fs::create_directories(fs::path(path).parent_path());
     StateDict state;
     std::map<StateKey, const Matrix*> values;
@@ -182,6 +183,7 @@ class RankSourceTest : public testing::Test {
     }
     state.Set(StateKey::Extra("iteration"), std::string(iteration));
     state.Set(StateKey::Extra("checkpoint_version"), std::string(version));
+    if (!args.empty()) state.Set(StateKey::Extra("args"), args);
     const PayloadReader read = [&](const StateKey& key, const Interval& interval, void* out) {
       std::copy_n(values.at(key)->values.begin() + interval.begin, interval.size(), static_cast<float*>(out));
       return absl::OkStatus();
@@ -205,7 +207,7 @@ class RankSourceTest : public testing::Test {
         for (int t = 0; t < grid.tensor; ++t) {
           std::map<std::string, Model> models = LocalModels(grid, t, p, e);
           if (change) change(t, p, e, models.begin()->second);
-          Write(PathOf(grid, t, p, e), models);
+          Write(PathOf(grid, t, p, e), models, "12", "3.0", args_);
         }
       }
     }
@@ -224,6 +226,8 @@ class RankSourceTest : public testing::Test {
           << name;
     }
   }
+
+  std::string args_;  // of every file, as JSON; empty: none
 
   absl::Status Status() const { return OpenMegatronRanks(directory_).status(); }
 };
@@ -289,6 +293,26 @@ TEST_F(RankSourceTest, ADamagedCopyIsFoundByVerify) {
   WriteAll(path, bytes);
   ASSERT_OK_AND_ASSIGN(const auto damaged, OpenMegatronRanks(directory_));
   EXPECT_THAT(VerifyRest(*damaged), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+}
+
+TEST_F(RankSourceTest, MissingRanksThatTheArgsNameAreRefused) {
+  args_ = R"({"tensor_model_parallel_size":2,"pipeline_model_parallel_size":2,"expert_model_parallel_size":1})";
+  WriteRanks({.tensor = 2, .pipeline = 2});
+  EXPECT_OK(Status());
+  WriteRanks({.tensor = 1, .pipeline = 2});
+  EXPECT_THAT(Status(), StatusIs(absl::StatusCode::kDataLoss,
+                                 HasSubstr("its args say tensor_model_parallel_size 2, but there are directories of 1: "
+                                           "those of the other tensor parallel ranks are missing")));
+  WriteRanks({.tensor = 2});
+  EXPECT_THAT(Status(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("pipeline_model_parallel_size 2, but")));
+}
+
+TEST(RankArgumentsTest, NumbersOfANamespaceAreReadAndNothingElse) {
+  const RankArguments arguments = ReadRankArguments("checkpoint/foreign/megatron/testdata/namespace.pt");
+  EXPECT_EQ(arguments.tensor, 4);
+  EXPECT_EQ(arguments.pipeline, 2);
+  EXPECT_EQ(arguments.expert, 1);
+  EXPECT_EQ(ReadRankArguments("checkpoint/foreign/megatron/testdata/gpt_tp1_w1.json").tensor, std::nullopt);
 }
 
 TEST_F(RankSourceTest, UnknownNamesAreRefused) {
