@@ -51,6 +51,7 @@ const std::set<std::string> kOthers = {
     "tools/ckpt --include",
     "tools/ckpt --map",
     "tools/ckpt --outtype",
+    "tools/ckpt --recipe",
     "tools/ckpt --rename",
     "tools/ckpt --template",
     "tools/ckpt --to",

@@ -67,7 +67,7 @@ const std::vector<Subcommand>& Subcommands() {
        {"SRC", "DST"},
        "makes DST from SRC in another format, kind, world size or dtype, or with other names",
        {"to",         "state_dict_type", "world_size", "dtype",    "step",    "include",    "exclude",     "rename",
-        "model_only", "max_shard_size",  "parity",     "template", "outtype", "keep_quantized", "max_memory", "flat_layout", "map",
+        "model_only", "max_shard_size",  "parity",     "template", "outtype", "keep_quantized", "recipe", "max_memory", "flat_layout", "map",
         "skip_links", "allow_expanded",  "force",      "json"},
        {"ckpt convert runs model.safetensors --dtype=bfloat16",
         "ckpt convert model.pt sharded --state_dict_type=sharded --world_size=4"},

@@ -47,6 +47,10 @@ ABSL_FLAG(
     std::string, outtype, "",
     "type in a gguf file: F32, F16, BF16, Q8_0 or MXFP4, for all tensors but the template's F32, or, without one, "
     "for all of two dimensions or more");
+ABSL_FLAG(
+    std::string, recipe, "",
+    "JSON file that makes the tensors of another layout of those of SRC's model: fused, split, stacked, transposed or "
+    "renamed; docs/ckpt.md has its form");
 ABSL_FLAG(bool, keep_quantized, false,
           "carry the quantized tensors of a GGUF model as their blocks, bytes of type uint8 with the types in the "
           "metadata, in place of converting them to float32; DST is gguf, safetensors or hdf5");

@@ -48,6 +48,9 @@ ABSL_DECLARE_FLAG(int64_t, step);
 ABSL_DECLARE_FLAG(std::string, template);
 ABSL_DECLARE_FLAG(std::string, outtype);
 
+// convert: another layout of the model.
+ABSL_DECLARE_FLAG(std::string, recipe);
+
 // convert: from a gguf file.
 ABSL_DECLARE_FLAG(bool, keep_quantized);
 

@@ -5,6 +5,7 @@
 // Errors of the library call an option "ConvertOptions::max_memory"; ReportFailure turns that into "--max_memory".
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
@@ -21,6 +23,8 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/recipe/recipe.h"
+#include "fsdp/checkpoint/recipe/recipe_source.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
@@ -290,10 +294,29 @@ void AddTemplate(const GgufTarget& target, InputPaths& inputs) {
   if (source.ok()) AddSource(**source, inputs);
 }
 
+// Lets a conversion make another layout of the source's model.
+absl::Status ApplyRecipeFlag(ConvertOptions& options) {
+  const std::string path = absl::GetFlag(FLAGS_recipe);
+  if (path.empty()) return absl::OkStatus();
+  if (options.keep_quantized) {
+    return absl::InvalidArgumentError("--recipe does not apply with --keep_quantized: it cannot rearrange blocks");
+  }
+  FSDP_ASSIGN_OR_RETURN(const Recipe recipe, ReadRecipe(path));
+  options.model_only = true;
+  options.also_read.Add(path);
+  options.transform = [path, recipe](std::unique_ptr<TensorSource> source) {
+    absl::StatusOr<std::unique_ptr<TensorSource>> made = ApplyRecipe(std::move(source), recipe);
+    if (!made.ok()) made = Annotate(made.status(), absl::StrCat("recipe ", path));
+    return made;
+  };
+  return absl::OkStatus();
+}
+
 // Reads the files that flags name, then converts: a bad file is not an error of the command line.
 absl::StatusOr<ConvertReport> Convert(const Conversion& conversion, ConvertOptions options) {
   const std::string& destination = conversion.destination;
   if (conversion.prepare) FSDP_RETURN_IF_ERROR(conversion.prepare(options));
+  FSDP_RETURN_IF_ERROR(ApplyRecipeFlag(options));
   FSDP_ASSIGN_OR_RETURN(options.flat_layout, ReadFlatLayout(absl::GetFlag(FLAGS_flat_layout)));
   // The destination must not replace the layout or the template either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
