@@ -24,7 +24,8 @@ TEST_F(CkptGgufTest, InspectSaysWhatIsQuantized) {
   EXPECT_THAT(MustCkpt({"inspect", Gguf("split"), "--tensors"}),
               AllOf(HasSubstr("a model in GGUF"), HasSubstr("2 tensors are quantized (1 of Q4_0, 1 of Q8_0)"),
                     HasSubstr("metadata  general.architecture = llama"), HasSubstr("model-00003-of-00003.gguf"),
-                    HasSubstr("token_embd.weight")));
+                    HasSubstr("token_embd.weight"),
+                    HasSubstr("to convert it  ckpt convert " + Gguf("split") + " model.safetensors\n")));
 }
 
 TEST_F(CkptGgufTest, EveryFormatKeepsTensorsAndMetadata) {

@@ -234,6 +234,16 @@ std::string FilesText(const Manifest& manifest, const std::vector<Share>& shares
   return text;
 }
 
+// The command that makes a usual form of a format of others: safetensors, or a checkpoint of ours if there is more than
+// a model.
+std::string ConvertText(const CheckpointSummary& summary, Shares& shares) {
+  if (summary.traits().is_ours || summary.traits().is_root || shares.all.tensors == 0) return "";
+  const bool is_training = shares.sections[Section::kOptimState].share.tensors > 0;
+  const char* const model = summary.format->HasSuffix("model.safetensors") ? "model.pt" : "model.safetensors";
+  return absl::StrCat("to convert it  ckpt convert ", Printable(summary.path), " ", is_training ? "checkpoint" : model,
+                      "\n");
+}
+
 // What was decided about the values of a file that does not say which of them are a model; empty for other files.
 std::string LayoutText(const SourceLayout& layout) {
   std::string text;
@@ -318,7 +328,7 @@ void SummaryText(const CheckpointSummary& summary, const ListedTensors& tensors,
   }
   for (const std::string& left_out : summary.left_out) absl::StrAppend(&text, "left out  ", left_out, "\n");
   absl::StrAppend(&text, ExpansionText(summary.expansion), NotWhollyReadText(summary.partly_read),
-                  FilesText(manifest, shares.files));
+                  FilesText(manifest, shares.files), ConvertText(summary, shares));
   // The list of tensors may be larger than memory, so it is passed on tensor by tensor.
   sink(text);
   if (!tensors.is_wanted) return;
