@@ -2,6 +2,7 @@
 //
 // The state dicts of FsdpModule: live rows, whole tensors gathered or from rank 0, strict and partial loads; on
 // 3 ranks.
+#include <cstring>
 #include <memory>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/fsdp/fsdp_module.h"
 #include "fsdp/fsdp/fully_shard_testutil.h"
+#include "fsdp/optim/adamw.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -70,6 +72,45 @@ TEST(FsdpModuleStateTest, AFullStateIsGatheredAndLoadedAndMayComeFromRank0Alone)
       FSDP_RETURN_IF_ERROR(target.root->LoadStateDict(state, {.broadcast_from_rank0 = broadcast}).status());
       FSDP_ASSIGN_OR_RETURN(const Gradients after, WholeValues(*target.root));
       EXPECT_EQ(after, wanted);
+    }
+    return absl::OkStatus();
+  }));
+}
+
+// A mesh whose shard dimension has one rank only replicates: every rank has all rows, and they load as they are.
+TEST(FsdpModuleStateTest, TheLiveRowsOfAModelThatIsOnlyReplicatedLoadAgain) {
+  ASSERT_OK(RunRanks(kRanks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(TestFullyShard source, TestFullyShard::Make(group, {.init_seed = 3}, kRanks));
+    FSDP_ASSIGN_OR_RETURN(TestFullyShard target, TestFullyShard::Make(group, {.init_seed = 4}, kRanks));
+    std::vector<std::unique_ptr<AdamW>> optimizers;
+    for (TestFullyShard* one : {&source, &target}) {
+      FSDP_ASSIGN_OR_RETURN(const std::vector<ShardedParameter*> parameters, one->root->parameters());
+      optimizers.push_back(std::make_unique<AdamW>(parameters, AdamWOptions{.lr = 0.1}));
+    }
+    FSDP_RETURN_IF_ERROR(source.ForwardAndBackward());
+    FSDP_ASSIGN_OR_RETURN(const Tape tape, source.root->NewTape());
+    FSDP_RETURN_IF_ERROR(optimizers[0]->Step(tape.stream()));
+    FSDP_ASSIGN_OR_RETURN(StateDict state, source.root->GetStateDict());
+    FSDP_RETURN_IF_ERROR(source.root->AddOptimStateDict(*optimizers[0], state));
+    for (const auto& [key, value] : state.entries()) {
+      const auto* tensor = std::get_if<ShardedTensor>(&value);
+      if (tensor == nullptr) continue;
+      EXPECT_EQ(tensor->replica, group->rank()) << key.ToString();
+      EXPECT_EQ(tensor->shards.size(), 1u) << key.ToString();
+      if (tensor->shards.empty()) continue;
+      EXPECT_EQ(tensor->shards[0].interval, Interval(0, tensor->shape.numel())) << key.ToString();
+    }
+    FSDP_ASSIGN_OR_RETURN(const IncompatibleKeys keys, target.root->LoadStateDict(state));
+    EXPECT_THAT(keys.missing_keys, IsEmpty());
+    EXPECT_THAT(target.root->LoadOptimStateDict(state, *optimizers[1]), IsOkAndHolds(IsEmpty()));
+    FSDP_ASSIGN_OR_RETURN(const Gradients wanted, WholeValues(*source.root));
+    FSDP_ASSIGN_OR_RETURN(const Gradients after, WholeValues(*target.root));
+    EXPECT_EQ(after, wanted);
+    for (size_t i = 0; i < optimizers[0]->parameters().size(); ++i) {
+      EXPECT_EQ(optimizers[1]->step_count(i), 1);
+      FSDP_ASSIGN_OR_RETURN(const Tensor from, optimizers[0]->State(i, "exp_avg"));
+      FSDP_ASSIGN_OR_RETURN(const Tensor to, optimizers[1]->State(i, "exp_avg"));
+      EXPECT_EQ(std::memcmp(from.data(), to.data(), from.nbytes()), 0) << optimizers[0]->parameters()[i]->fqn;
     }
     return absl::OkStatus();
   }));

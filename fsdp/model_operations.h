@@ -95,7 +95,9 @@ class ModelOperations {
   // dict whose tensors alias this rank's shards, of the model and of `optimizer` (null: only the model) or of several,
   // for `load` to fill.
   //   model->Restore(&optimizer, [&](StateDict& wanted) { return LoadCheckpoint(path, wanted, *group); });
-  // The optimizer's hyperparameters stay. An error of any rank's `load` is returned on all. Collective; blocks.
+  // The optimizer's hyperparameters stay. An error of any rank's `load` is returned on all. After kNotFound `load` is
+  // called once more, without the "step" of optimizers that PyTorch saves without it (SGD, Lion, Muon). Collective;
+  // blocks.
   //
   // With `options`: compares the attributes that they register, which names and shapes do not show, with the attributes
   // of the state that is loaded. Returns all that differ or were not recorded. kFailedPrecondition, on every rank,

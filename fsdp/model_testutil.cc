@@ -39,9 +39,10 @@ FsdpOptions MixedOptions() {
   return options;
 }
 
-absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options) {
+absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options, DType dtype) {
   TestModel made;
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+  if (dtype != DType::kFloat32) FSDP_RETURN_IF_ERROR(module->To(dtype, *groups.any().device()));
   FSDP_ASSIGN_OR_RETURN(made.model, FullyShardedDataParallel::Wrap(std::move(module), std::move(groups), options));
   made.optimizer =
       std::make_unique<AdamW>(AdamW::DecayMatricesOnly(made.model->parameters(), {.lr = 1e-2, .weight_decay = 0.1}));

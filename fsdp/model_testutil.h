@@ -39,8 +39,8 @@ struct TestModel {
   absl::StatusOr<StateDict> AllState();
 };
 
-// Wrapped by blocks unless `options` has a policy; AdamW with decay on matrices only.
-absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options);
+// Wrapped by blocks unless `options` has a policy, with parameters of `dtype`; AdamW with decay on matrices only.
+absl::StatusOr<TestModel> MakeTestModel(ShardGroups groups, const FsdpOptions& options, DType dtype = DType::kFloat32);
 
 // A unit for each block, and seed 11.
 FsdpOptions BlockOptions();

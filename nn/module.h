@@ -116,6 +116,13 @@ class Module {
   // `seed`, grad zero. For a module that is not sharded. Blocks.
   absl::Status Materialize(Device& device, uint64_t seed);
 
+  // Makes every floating-point parameter and buffer one of `dtype`, as PyTorch's to(dtype), half() and bfloat16().
+  // Values and gradients that have memory are rounded, in new memory on `device`; others will be when they get it.
+  // Optimizers keep their states in the parameters' dtype. Before an optimizer is made, and before the module is
+  // sharded, which for FullyShard is the first use: a sharded parameter is kFailedPrecondition, by name.
+  // kInvalidArgument for a dtype that is not floating-point. An error changes nothing. Blocks.
+  absl::Status To(DType dtype, Device& device);
+
   // At most one set of hooks; null removes them. Not owned: they must outlive the module or be removed.
   void set_hooks(ModuleHooks* hooks) { hooks_ = hooks; }
 

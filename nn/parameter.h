@@ -49,6 +49,7 @@ struct Parameter {
   absl::StatusOr<Tensor> Grad();
 
   bool grad_used = false;  // Grad() was called since `grad` was bound
+  bool sharded = false;    // FSDP has the values, in `dtype`, and binds `data` and `grad` when it computes
 };
 
 // Allocates memory for `parameter` on `device`, in its dtype: data from its initializer under `seed`, grad zero. Blocks

@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -170,6 +171,26 @@ absl::StatusOr<LiveOptimState> LiveOptimState::AddTo(StateDict& state, Optimizer
     state.Set(step, LiveSlice(Shape(), {0, 1}, live.steps_.back(), /*replica=*/0));
   }
   return live;
+}
+
+bool LiveOptimState::TakeOutSteps(const Optimizer& optimizer, StateDict& state) {
+  if (optimizer.needs_step()) return false;
+  std::set<std::string> mine;
+  for (size_t i = 0; i < optimizer.parameters().size(); ++i) {
+    mine.insert(optimizer.parameters()[i]->fqn);
+    *steps_[i].data_as<float>() = optimizer.StateNamesOf(i).empty() ? kNotFilled : 1;
+  }
+  StateDict rest;
+  rest.type = state.type;
+  rest.aliases = state.aliases;
+  rest.units = state.units;
+  rest.attributes = state.attributes;
+  for (const auto& [key, value] : state.entries()) {
+    const bool is_step = key.section == StateKey::Section::kOptimState && key.state == kOptimStep;
+    if (!is_step || mine.count(key.fqn) == 0) rest.Set(key, value);
+  }
+  state = std::move(rest);
+  return true;
 }
 
 absl::Status LiveOptimState::Commit(Optimizer& optimizer, Stream& stream) const {

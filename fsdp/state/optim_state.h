@@ -41,10 +41,15 @@ ShardedTensor StepScalar(int64_t steps, int replica);
 class LiveOptimState {
  public:
   // Adds all states of `optimizer` to `state`. Tensors are aliased, and made if they do not exist; the "step" scalars
-  // are copies. kInvalidArgument names a parameter whose state another optimizer has added. Commit, after they were
-  // filled, sets the optimizer's step counts from them; a parameter whose "step" was not filled goes back to never
-  // having stepped: its states become zero, by work on `stream`, which Commit waits for.
+  // are copies. kInvalidArgument names a parameter whose state another optimizer has added.
   static absl::StatusOr<LiveOptimState> AddTo(StateDict& state, Optimizer& optimizer);
+
+  // If PyTorch's optimizer of this kind saves no "step" (needs_step): takes these entries out of `state`, for a source
+  // without them, and returns true. A parameter with states then counts as having taken one step.
+  bool TakeOutSteps(const Optimizer& optimizer, StateDict& state);
+
+  // After the entries were filled: sets the optimizer's step counts from them. A parameter whose "step" was not filled
+  // goes back to never having stepped: its states become zero, by work on `stream`, which Commit waits for.
   absl::Status Commit(Optimizer& optimizer, Stream& stream) const;
 
  private:

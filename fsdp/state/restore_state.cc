@@ -36,7 +36,17 @@ absl::StatusOr<std::vector<AttributeDifference>> RestoreState(
     live.push_back(std::move(added));
   }
   std::vector<AttributeDifference> differences;
-  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(LoadAndCompare(load, options, wanted, differences)));
+  const auto try_load = [&] {
+    return units.groups().AllReduceStatus(LoadAndCompare(load, options, wanted, differences));
+  };
+  absl::Status loaded = try_load();
+  // What is missing may be the steps that optimizers of PyTorch do not save. Nothing was read then.
+  if (absl::IsNotFound(loaded)) {
+    bool wants_less = false;
+    for (size_t i = 0; i < live.size(); ++i) wants_less |= live[i].TakeOutSteps(*optimizers[i], wanted);
+    if (wants_less && try_load().ok()) loaded = absl::OkStatus();
+  }
+  FSDP_RETURN_IF_ERROR(loaded);
   for (size_t i = 0; i < live.size(); ++i) FSDP_RETURN_IF_ERROR(live[i].Commit(*optimizers[i], stream));
   return differences;
 }

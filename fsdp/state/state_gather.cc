@@ -32,16 +32,21 @@ bool ReadsHost(const Unit& unit) { return unit.offloaded() && !unit.sharded(); }
 
 }  // namespace
 
-ProcessGroup& ChunkGroup(const Unit& unit) { return unit.groups.shard ? *unit.groups.shard : *unit.groups.replicate; }
+ProcessGroup* ChunkGroup(const Unit& unit) {
+  if (unit.groups.shard) return unit.groups.shard.get();
+  return unit.layout.is_flat() ? unit.groups.replicate.get() : nullptr;
+}
 
-// Without a shard group, chunks are cut over the replicate group, so no chunk has a copy.
+// Chunks that are cut over the replicate group have no copies.
 ChunkPlace ChunkPlaceOf(const Unit& unit, size_t index) {
-  const ProcessGroup& group = ChunkGroup(unit);
+  const ProcessGroup* const group = ChunkGroup(unit);
+  const int size = group == nullptr ? 1 : group->size(), place = group == nullptr ? 0 : group->rank();
   const int ranks = unit.groups.tensor_parallel_size();
   const int rank = unit.groups.tensor_parallel_rank();
-  const int replica = unit.groups.shard && unit.groups.replicate ? unit.groups.replicate->rank() : 0;
-  if (unit.parameters[index]->part) return {group.size() * ranks, group.rank() * ranks + rank, replica};
-  return {group.size(), group.rank(), replica * ranks + rank};
+  const bool has_replicas = unit.groups.replicate != nullptr && group != unit.groups.replicate.get();
+  const int replica = has_replicas ? unit.groups.replicate->rank() : 0;
+  if (unit.parameters[index]->part) return {size * ranks, place * ranks + rank, replica};
+  return {size, place, replica * ranks + rank};
 }
 
 int ShardReplica(const Unit& unit, size_t index) {
@@ -56,7 +61,7 @@ absl::StatusOr<std::unique_ptr<StateGather>> StateGather::Create(const UnitStore
   return gather;
 }
 
-// Room for the largest unit, in its own dtype or in float32, the dtype of optimizer states.
+// Room for the largest unit, in its own dtype or in float32, to which narrower tensors may be gathered.
 absl::Status StateGather::Reserve(Buffer& buffer, bool on_host) {
   if (buffer) return absl::OkStatus();
   int64_t nbytes = 0;

@@ -22,12 +22,13 @@
 
 namespace fsdp {
 
-// The group over which a unit's SHARDED state is cut: its shard group; the group of all ranks if it is not sharded.
-ProcessGroup& ChunkGroup(const Unit& unit);
+// The group over which a unit's SHARDED state is cut: its shard group; if it is not sharded, the group of all ranks.
+// Null for a unit of rows (FSDP2) that is not sharded: every rank has its tensors whole, as the live ones are.
+ProcessGroup* ChunkGroup(const Unit& unit);
 
 // The dim-0 chunk of a tensor that this rank has in a SHARDED state. A part of a larger tensor (Parameter::part) is cut
-// over the chunk group and the ranks of tensor parallelism together: chunk rank * T + t of rank `rank` of the chunk
-// group and rank t of T. These T ranks hold copies of all other parameters.
+// over the chunk group, if there is one, and the ranks of tensor parallelism together: chunk rank * T + t of rank
+// `rank` of the chunk group and rank t of T. These T ranks hold copies of all other parameters.
 struct ChunkPlace {
   int count = 1;
   int index = 0;

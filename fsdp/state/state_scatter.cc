@@ -5,7 +5,8 @@
 //   kLocal      copy of the slice
 //   kFull       copy of the interval that this rank's slice is
 //   kSharded    all-gather of the ranks' chunks to the whole tensor, then that interval of it. Chunks are cut by rows,
-//               flat shards are not, so a rank may need elements of several chunks
+//               flat shards are not, so a rank may need elements of several chunks. A chunk that is all of its tensor
+//               is copied
 //   kFullFirst  broadcast of the whole tensor from rank 0, then that interval of it
 //
 // A part of a larger tensor is several intervals of it. Its chunks are gathered over the ranks of tensor parallelism
@@ -58,6 +59,9 @@ absl::Status StateScatter::Add(int u, size_t index, const ShardedTensor& source,
     case StateSource::kFull:
       return mine.empty() ? absl::OkStatus() : CopyRuns(source.shards[0].data, wanted, destination);
     case StateSource::kSharded: {
+      if (ChunkPlaceOf(unit, index).count == 1) {
+        return mine.empty() ? absl::OkStatus() : CopyRuns(source.shards[0].data, wanted, destination);
+      }
       FSDP_ASSIGN_OR_RETURN(Item item, FromChunks(unit, index, source, destination.dtype()));
       return Push(std::move(item), std::move(wanted), destination);
     }
@@ -79,7 +83,9 @@ absl::Status StateScatter::AddReplicated(const ShardedTensor& source, const Tens
 // padding.
 absl::StatusOr<StateScatter::Item> StateScatter::FromChunks(const Unit& unit, size_t index, const ShardedTensor& source,
                                                             DType dtype) {
-  ProcessGroup& group = ChunkGroup(unit);
+  // Without a chunk group they are chunks of parts, over the ranks of tensor parallelism.
+  ProcessGroup* const chunk_group = ChunkGroup(unit);
+  ProcessGroup& group = chunk_group != nullptr ? *chunk_group : *unit.groups.tensor_parallel;
   const ChunkPlace place = ChunkPlaceOf(unit, index);
   const int64_t chunk = Dim0Chunk(source.shape, place.count, 0).size();
   FSDP_ASSIGN_OR_RETURN(Tensor whole, Tensor::Empty(gather_.device(), dtype, {chunk * place.count}));

@@ -166,6 +166,7 @@ absl::Status FillShard(uint64_t seed, Device& host, Stream& stream, Unit& unit) 
     // Unbound until the first unshard, so that a read of a sharded parameter is an error.
     parameter.data = Tensor();
     parameter.grad = Tensor();
+    parameter.sharded = true;
   }
   return absl::OkStatus();
 }
