@@ -14,6 +14,7 @@
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fsdp.h"
+#include "fsdp/fsdp/fsdp_module.h"
 #include "fsdp/fsdp/sequence_testutil.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/optim/adamw.h"
@@ -199,6 +200,35 @@ TEST(AfterAFailedBackwardTest, CallsBetweenPassesWaitForTheNextForward) {
     Tape forgetful = made.model->NewTape(/*training=*/false);
     FSDP_RETURN_IF_ERROR(made.model->Forward(x, forgetful).status());
     return made.model->GetStateDict().status();
+  }));
+}
+
+// The next step is as if the pass had not been, also with gradients that earlier backwards kept local.
+TEST(AfterAFailedPassTest, ResetIterStateLetsCallsBetweenPassesThrough) {
+  ASSERT_OK(RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    const Settings settings{"FullyShard", true};
+    FSDP_ASSIGN_OR_RETURN(const Breaking undisturbed, Breaking::Make(group, settings));
+    FSDP_RETURN_IF_ERROR(TrainAsIfNothingFailed(undisturbed, 0.5f));
+    for (const bool in_backward : {false, true}) {
+      FSDP_ASSIGN_OR_RETURN(const Breaking made, Breaking::Make(group, settings));
+      FsdpModule& root = *FsdpModule::Of(made.model->module());
+      {
+        const NoSyncGuard guard(*made.model);
+        FSDP_RETURN_IF_ERROR(made.Gradients(3));
+      }
+      bool& broken = in_backward ? made.first->break_backward : made.second->break_forward;
+      broken = true;
+      EXPECT_THAT(made.Gradients(1), StatusIs(absl::StatusCode::kDataLoss));
+      broken = false;
+      EXPECT_THAT(root.GetStateDict().status(), StatusIs(absl::StatusCode::kFailedPrecondition));
+      EXPECT_THAT(FsdpModule::Of(*made.first)->ResetIterState(),
+                  StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("is not the root")));
+      FSDP_RETURN_IF_ERROR(root.ResetIterState());
+      FSDP_RETURN_IF_ERROR(root.GetStateDict().status());
+      FSDP_RETURN_IF_ERROR(TrainAsIfNothingFailed(made, 0.5f));
+      EXPECT_EQ(made.Values(), undisturbed.Values()) << in_backward;
+    }
+    return absl::OkStatus();
   }));
 }
 

@@ -212,6 +212,34 @@ absl::Status FsdpModule::set_force_sum_reduction_for_comms(bool force) {
   return Set([=](UnitControls& s) { s.force_sum_reduction = force; }, Recurse::kNo);
 }
 
+absl::Status FsdpModule::set_reduce_scatter_max_input_buffers(int max_input_buffers, Recurse recurse) {
+  if (max_input_buffers < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("reduce_scatter_max_input_buffers=", max_input_buffers, ": expected at least 1"));
+  }
+  return Set([=](UnitControls& s) { s.reduce_scatter_max_input_buffers = max_input_buffers; }, recurse);
+}
+
+absl::Status FsdpModule::set_separate_reduce_scatter_group(bool enable, Recurse recurse) {
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
+  std::shared_ptr<ProcessGroup> group = enable ? controls_.reduce_scatter_group : nullptr;
+  if (enable && group == nullptr) {
+    ProcessGroup& shard = *mesh_->group(mesh_->ndim() - 1);
+    FSDP_ASSIGN_OR_RETURN(group, shard.Split(/*color=*/0, /*key=*/shard.rank()));
+  }
+  return Set([&](UnitControls& s) { s.reduce_scatter_group = group; }, recurse);
+}
+
+absl::Status FsdpModule::set_keep_unsharded_storage(bool keep, Recurse recurse) {
+  return Set([=](UnitControls& s) { s.keep_unsharded_storage = keep; }, recurse);
+}
+
+absl::Status FsdpModule::ResetIterState() {
+  if (tree_ == nullptr) return absl::OkStatus();  // nothing has run
+  FSDP_ASSIGN_OR_RETURN(const ShardedModel* model, Model());
+  return model->executor().ResetIterState();
+}
+
 absl::Status FsdpModule::set_all_reduce_hook(AllReduceHook hook, Stream* stream) {
   // As in PyTorch, which refuses a stream with native HSDP.
   if (stream != nullptr && mesh_->ndim() == 2) {

@@ -107,6 +107,8 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   // it is above 0.
   absl::Status set_gradient_divide_factor(double factor);
 
+  absl::Status set_reduce_scatter_divide_factor(double factor) { return set_gradient_divide_factor(factor); }
+
   // On: collectives of this unit only sum, and a kernel divides after them.
   absl::Status set_force_sum_reduction_for_comms(bool force);
 
@@ -119,6 +121,25 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   // The program's collectives for the unit; null: the process group's.
   absl::Status set_custom_all_gather(std::shared_ptr<AllGatherComm> comm, Recurse recurse = Recurse::kYes);
   absl::Status set_custom_reduce_scatter(std::shared_ptr<ReduceScatterComm> comm);
+
+  // Buffers that gradients are copied to before their reduction, for the whole model the largest number of any unit.
+  // With one, the default, backward may have to wait until the reduction before is done, if it is slower than compute;
+  // with two or more it goes on, for their memory. A ReduceScatterComm has its own. kInvalidArgument below 1.
+  absl::Status set_reduce_scatter_max_input_buffers(int max_input_buffers, Recurse recurse = Recurse::kYes);
+
+  // On: reduce-scatters use a group of their own of the same ranks, made by the first such call, so that all-gathers
+  // need not wait for them where one group's collectives run one at a time (NCCL). Off: the mesh's group again.
+  // Collective.
+  absl::Status set_separate_reduce_scatter_group(bool enable = true, Recurse recurse = Recurse::kYes);
+
+  // On: the unit's parameters are unsharded into the same memory each time, which is theirs between steps too. Without
+  // it units take turns in the memory of a few.
+  absl::Status set_keep_unsharded_storage(bool keep, Recurse recurse = Recurse::kYes);
+
+  // After an error in a forward or backward: waits for the work that was issued, reshards all units, and discards every
+  // gradient that no optimizer step has used, also of earlier backwards. The next step then begins afresh. A forward of
+  // the root does so itself; until one of the two, calls for between passes are refused. Root only.
+  absl::Status ResetIterState();
 
   // Units to all-gather right after this one, in this order. kInvalidArgument for a null, and, once there is a root,
   // for a module that is not below it; earlier, the first use of the root checks that.

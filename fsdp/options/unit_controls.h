@@ -67,6 +67,16 @@ struct UnitControls {
 
   std::shared_ptr<AllGatherComm> all_gather = {};
   std::shared_ptr<ReduceScatterComm> reduce_scatter = {};
+
+  // The shard group's ranks as a group for reduce-scatters alone; null: they use the shard group.
+  std::shared_ptr<ProcessGroup> reduce_scatter_group = {};
+
+  // Buffers that gradients are copied to for their reduction; the largest of all units counts.
+  int reduce_scatter_max_input_buffers = 1;
+
+  // On: the unit is unsharded into the same memory each time, which no other unit uses.
+  bool keep_unsharded_storage = false;
+
   AllReduceHook all_reduce_hook = {};
   Stream* all_reduce_hook_stream = nullptr;  // the stream that it runs on; default: the reduction's
 };

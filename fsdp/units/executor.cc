@@ -160,7 +160,7 @@ absl::Status Executor::BeginForward(Module& module, Tape& tape) {
         "a backward failed: its gradients, and all others that no optimizer step has used, are discarded");
   }
   FSDP_RETURN_IF_ERROR(WriteBack());
-  FSDP_RETURN_IF_ERROR(runtime_->FollowRequiresGrad(slots_));
+  FSDP_RETURN_IF_ERROR(runtime_->FollowChanges(slots_));
   runner_->ReshardStale();
   training_ = tape.keep_for_backward();
   kept_.clear();

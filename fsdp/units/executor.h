@@ -87,6 +87,11 @@ class Executor final : public ModuleHooks, public StepGate {
   absl::Status CheckBetweenPasses(std::string_view call) const override;
   absl::Status CheckIdle(std::string_view call) override;
 
+  // After a pass that failed: waits for what was issued, reshards every unit, and discards every gradient, so that the
+  // next step begins as if the pass had not been (FSDP2's reset_iter_state). kFailedPrecondition while a
+  // SummonFullParamsGuard lives; errors of the streams.
+  absl::Status ResetIterState();
+
   // The host's part at the beginning of a step that is about to be captured in a graph or replayed.
   // kFailedPrecondition, naming the unit or parameter, if a captured step would differ from an ordinary one: a unit is
   // unsharded, or a parameter has a gradient.

@@ -17,9 +17,13 @@
 //   requires_all_reduce     GradientState::partial      reduced over the shard group, not yet over the replicate group
 //   neither                 Unit::grad_shard            reduced; a second backward before ZeroGrad adds (has_grad)
 //
-// Memory is shared, so its users are ordered by events: reduce_staging_ by staging_free_, gradient slots by their
+// Memory is shared, so its users are ordered by events: staging (inputs_) by InputBuffer::free, gradient slots by their
 // SlotPool. `reduced` is a part of staging or of `grad`, so both stay taken until Store has read it. Host code never
 // waits here; WaitForReductions makes the compute stream wait before the optimizer.
+//
+// With one staging buffer the copy to it waits for the reduction before, on the same stream, and backward for the slot
+// of that copy. With several (set_reduce_scatter_max_input_buffers) the compute stream copies, so that backward waits
+// only for the reduction that many units before.
 #include "fsdp/fsdp/units/gradient_reduction.h"
 
 #include <algorithm>
@@ -28,7 +32,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/fsdp/units/comm_memory.h"
 #include "fsdp/fsdp/units/row_copy.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/trace.h"
@@ -59,7 +62,8 @@ absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(con
 absl::Status GradientReduction::FollowPlan() {
   const bool enough = gradients_.Suffices(plan_.slots.gradients, plan_.gradient_slot) &&
                       (plan_.root_gradients == 0 || root_gradients_.Suffices(1, plan_.root_gradients)) &&
-                      reduce_staging_.nbytes() >= plan_.reduce_staging &&
+                      static_cast<int>(inputs_.size()) == plan_.reduce_inputs &&
+                      inputs_[0].memory.nbytes() >= plan_.reduce_staging &&
                       store_.staging_bytes() >= plan_.download_staging;
   if (!enough) FSDP_RETURN_IF_ERROR(Allocate());
   return AllocateForGroups();
@@ -72,7 +76,12 @@ absl::Status GradientReduction::Allocate() {
   }
   FSDP_ASSIGN_OR_RETURN(gradients_,
                         SlotPool::Create(memory, plan_.slots.gradients, plan_.gradient_slot, "unsharded gradients"));
-  FSDP_ASSIGN_OR_RETURN(reduce_staging_, memory.Allocate(plan_.reduce_staging));
+  inputs_.clear();
+  input_ = 0;
+  for (int i = 0; i < plan_.reduce_inputs; ++i) {
+    FSDP_ASSIGN_OR_RETURN(Buffer input, memory.Allocate(plan_.reduce_staging));
+    inputs_.push_back({std::move(input), Event()});
+  }
   FSDP_ASSIGN_OR_RETURN(Buffer download_staging, memory.Allocate(plan_.download_staging));
   store_ = GradientStore(ops_, std::move(download_staging));
   return absl::OkStatus();
@@ -206,21 +215,6 @@ void GradientReduction::UnbindPart(int index, Sync sync) {
   state.grad = Tensor();
 }
 
-// The last reduction's work, which may be on another stream, reads staging, or memory that a ReduceScatterComm may hand
-// out again.
-absl::StatusOr<Tensor> GradientReduction::StagingOf(int index) {
-  const Unit& unit = units_.unit(index);
-  const Shape padded{unit.grad_layout.padded_numel()};
-  post_backward_.Wait(staging_free_);
-  if (unit.controls.reduce_scatter == nullptr || !unit.sharded()) {
-    return Tensor(reduce_staging_, unit.reduce_dtype, padded);
-  }
-  FSDP_ASSIGN_OR_RETURN(const Tensor memory,
-                        unit.controls.reduce_scatter->Allocate(padded.numel(), unit.reduce_dtype, *unit.groups.shard));
-  FSDP_RETURN_IF_ERROR(CheckCommMemory(memory, unit.reduce_dtype, unit, padded.numel(), "ReduceScatterComm"));
-  return memory.View(padded);
-}
-
 // The gradient as the collectives read it: in the reduce dtype, divided, in the order of the ranks' shards. A gradient
 // that is copied to staging gives its slot back here, so the next unit's backward may use the slot during the
 // collective.
@@ -231,25 +225,27 @@ absl::StatusOr<Tensor> GradientReduction::Start(int index) {
     return absl::FailedPreconditionError("unit " + unit.display_name() + ": no gradient to reduce");
   }
   const double pre = RuleOf(unit).pre;
+  const bool custom = has_custom_input(unit);
+  Stream& copies = inputs_.size() > 1 && !custom ? compute_ : post_backward_;
   post_backward_.Wait(compute_.Record());
   Tensor source = state.grad;
   if (state.has_accumulated && AddsAfterwards(index)) {
-    ops_.Accumulate(state.grad, state.accumulated, post_backward_);
+    ops_.Accumulate(state.grad, state.accumulated, copies);
     source = state.accumulated;
   }
-  const bool custom = unit.controls.reduce_scatter != nullptr && unit.sharded();
   const bool cast = source.dtype() != unit.reduce_dtype && !(hook_ && hook_.low_precision);
-  if (unit.grad_layout.in_place() && !cast && !custom) {
-    if (pre != 1) ops_.CastDivide(source, source, pre, post_backward_);
-    return source;
+  const bool in_place = unit.grad_layout.in_place() && !cast && !custom;
+  Tensor input = source;
+  if (!in_place) {
+    FSDP_ASSIGN_OR_RETURN(input, StagingOf(index, copies));
   }
-  FSDP_ASSIGN_OR_RETURN(const Tensor input, StagingOf(index));
-  if (unit.grad_layout.in_place()) {
-    ops_.CastDivide(source, input, pre, post_backward_);
-  } else {
-    RowCopy(unit.grad_layout).In(source, input, pre, ops_, post_backward_);
+  if (!unit.grad_layout.in_place()) {
+    RowCopy(unit.grad_layout).In(source, input, pre, ops_, copies);
+  } else if (!in_place || pre != 1) {
+    ops_.CastDivide(source, input, pre, copies);
   }
-  Release(index, post_backward_);
+  if (!in_place) Release(index, copies);
+  if (&copies == &compute_) post_backward_.Wait(compute_.Record());
   return input;
 }
 
@@ -269,7 +265,7 @@ void GradientReduction::Release(int index, Stream& last_user) {
 // Sums `input` over the shard group; `own` is this rank's part of it. A reduce-scatter gives equal parts and packed
 // ones are unequal, so all ranks get the sum of all of them.
 absl::Status GradientReduction::SumOverShards(const Unit& unit, const Tensor& input, const Tensor& own) {
-  ProcessGroup& group = *unit.groups.shard;
+  ProcessGroup& group = unit.reduce_scatter_group();
   const ReduceOp op = RuleOf(unit).reduce_scatter;
   const bool packed = unit.grad_layout.is_packed();
   if (hook_) return hook_.reduce(input, packed ? Tensor() : own, group, post_backward_);
@@ -308,7 +304,7 @@ absl::Status GradientReduction::KeepPartial(int index, const Tensor& reduced) {
     ops_.CastDivide(reduced, state.partial, 1, post_backward_);
   }
   state.has_partial = true;
-  staging_free_ = post_backward_.Record();
+  MarkReduced(post_backward_);
   Release(index, post_backward_);
   return absl::OkStatus();
 }
@@ -352,7 +348,7 @@ absl::Status GradientReduction::Store(int index, const Tensor& reduced, Stream& 
   }
   store_.Store(unit, reduced, RuleOf(unit).post, stream);
   use_.MarkStored(index);
-  staging_free_ = stream.Record();
+  MarkReduced(stream);
   Release(index, stream);
   return absl::OkStatus();
 }

@@ -41,8 +41,8 @@ class GradientReduction {
   // unit is hybrid, or gradients were bound before; kInvalidArgument for an empty one.
   absl::Status SetCommHook(CommHook hook);
 
-  // Between passes, with nothing on the streams: makes slots and staging anew if the plan has come to need more or
-  // larger ones. Local.
+  // Between passes, with nothing on the streams: makes slots and staging anew if the plan has come to need others.
+  // Local.
   absl::Status FollowPlan();
 
   // Whether the gradient of a backward is reduced over the ranks, or stays local until a later one (no_sync()).
@@ -105,7 +105,9 @@ class GradientReduction {
   absl::Status StoreLocalPart(int index);
 
   absl::StatusOr<Tensor> Start(int index);
-  absl::StatusOr<Tensor> StagingOf(int index);
+  absl::StatusOr<Tensor> StagingOf(int index, Stream& writer);
+  bool has_custom_input(const Unit& unit) const;
+  void MarkReduced(Stream& stream);
   absl::StatusOr<Tensor> Accumulated(int index);
   absl::Status MoveToAccumulated(int index);
   bool AddsAfterwards(int index) const;
@@ -124,8 +126,15 @@ class GradientReduction {
   CommHook hook_;
   SlotPool root_gradients_, gradients_;
   std::map<int, SlotPool> group_gradients_;  // of one slot, by dtype group
-  Buffer reduce_staging_;
-  Event staging_free_;  // the last user of reduce_staging_ is done
+
+  // What collectives read in place of a gradient. Reductions take them in turn.
+  struct InputBuffer {
+    Buffer memory;
+    Event free;  // its last user is done
+  };
+  std::vector<InputBuffer> inputs_;
+  size_t input_ = 0;  // of the last reduction that took one
+  Event reduced_;     // the last reduction is done
   GradientStore store_;
   GradientUse use_;
   bool bound_ = false;  // Bind was called

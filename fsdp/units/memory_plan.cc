@@ -103,8 +103,10 @@ MemoryPlan MemoryPlan::Of(const UnitStore& units, const SlotCounts& slots) {
     AddStaging(unit, plan);
     int64_t& unsharded = root ? plan.root_unsharded : plan.unsharded_slot;
     int64_t& gradients = root ? plan.root_gradients : plan.gradient_slot;
+    plan.reduce_inputs = std::max(plan.reduce_inputs, unit.controls.reduce_scatter_max_input_buffers);
     const bool has_slot = !unit.dtype_group_of.has_value() && NeedsUnsharded(unit);
     if (has_slot) unsharded = std::max(unsharded, UnitParts(unit).slot_bytes);
+    if (has_slot && !root && unit.controls.keep_unsharded_storage) plan.kept_unsharded += UnitParts(unit).slot_bytes;
     if (!unit.trainable()) continue;
     const int64_t grad_padded = unit.grad_layout.padded_numel();
     const int64_t nbytes = grad_padded * SizeOf(unit.compute_dtype);
@@ -123,8 +125,8 @@ MemoryPlan MemoryPlan::Of(const UnitStore& units, const SlotCounts& slots) {
 
 int64_t MemoryPlan::DeviceBytes(bool accumulates) const {
   return shards + root_unsharded + root_gradients + slots.unsharded * unsharded_slot + slots.gradients * gradient_slot +
-         group_gradients + gather_staging + reduce_staging + upload_staging + download_staging + post_forward_shards +
-         (accumulates ? accumulated : 0);
+         kept_unsharded + group_gradients + gather_staging + reduce_inputs * reduce_staging + upload_staging +
+         download_staging + post_forward_shards + (accumulates ? accumulated : 0);
 }
 
 std::string MemoryPlan::ToString(bool accumulates) const {
@@ -139,8 +141,9 @@ std::string MemoryPlan::ToString(bool accumulates) const {
   add("gradients of the root", root_gradients);
   add(absl::StrCat("unsharded parameters, ", slots.unsharded, " slots").c_str(), slots.unsharded * unsharded_slot);
   add(absl::StrCat("gradients, ", slots.gradients, " slots").c_str(), slots.gradients * gradient_slot);
+  add("unsharded parameters that keep their storage", kept_unsharded);
   add("gradients of dtype groups", group_gradients);
-  add("staging of collectives", gather_staging + reduce_staging);
+  add("staging of collectives", gather_staging + reduce_inputs * reduce_staging);
   add("staging of offload", upload_staging + download_staging);
   add("shards after forward", post_forward_shards);
   if (accumulates) add("accumulated gradients", accumulated);

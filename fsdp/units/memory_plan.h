@@ -51,6 +51,7 @@ struct MemoryPlan {
   // (ShardLayout::in_place), and, in the second, for gradients that are reduced in another dtype.
   int64_t gather_staging = 0;
   int64_t reduce_staging = 0;
+  int reduce_inputs = 1;  // buffers of reduce_staging bytes (UnitControls::reduce_scatter_max_input_buffers)
 
   // Offloaded shards on their way to be cast, and gradients on their way to offloaded shards.
   int64_t upload_staging = 0;
@@ -58,6 +59,9 @@ struct MemoryPlan {
 
   // Shards that units keep for backward if they reshard to a smaller group after forward, summed over those units.
   int64_t post_forward_shards = 0;
+
+  // Unsharded parameters of units that keep their storage (UnitControls::keep_unsharded_storage), which take no slots.
+  int64_t kept_unsharded = 0;
 
   // Gradients of dtype groups (Unit::dtype_groups), which take no slots.
   int64_t group_gradients = 0;

@@ -97,6 +97,11 @@ struct Unit : UnitModule {
 
   bool sharded() const { return groups.shard != nullptr; }
 
+  // Of its reduce-scatters. Precondition: it is sharded.
+  ProcessGroup& reduce_scatter_group() const {
+    return controls.reduce_scatter_group != nullptr ? *controls.reduce_scatter_group : *groups.shard;
+  }
+
   // True if shard and gradient are in host memory.
   bool offloaded() const { return settings.offload.has_value(); }
 

@@ -90,6 +90,11 @@ absl::Status UnitRuntime::EnsureSlots(int unsharded) {
   return absl::OkStatus();
 }
 
+absl::Status UnitRuntime::FollowChanges(const SlotCounts& slots) {
+  FSDP_RETURN_IF_ERROR(FollowRequiresGrad(slots));
+  return FollowControls();
+}
+
 absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
   std::vector<Unit*> changed;
   for (const auto& unit : units_.units()) {
@@ -111,6 +116,15 @@ absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
         &MemoryPlan::reduce_staging, &MemoryPlan::download_staging}) {
     plan_.*shared = std::max(plan_.*shared, before.*shared);
   }
+  return gradients_->FollowPlan();
+}
+
+absl::Status UnitRuntime::FollowControls() {
+  const MemoryPlan wanted = MemoryPlan::Of(units_, plan_.slots);
+  plan_.kept_unsharded = std::max(plan_.kept_unsharded, wanted.kept_unsharded);
+  if (wanted.reduce_inputs == plan_.reduce_inputs) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(Synchronize());
+  plan_.reduce_inputs = wanted.reduce_inputs;
   return gradients_->FollowPlan();
 }
 
@@ -145,6 +159,22 @@ bool UnitRuntime::UseShard(Unit& part) {
   return true;
 }
 
+// The root's only slot is its own in any case.
+absl::Status UnitRuntime::ChoosePool(int index) {
+  Unit& unit = units_.unit(index);
+  bool& in_own_slot = unit.state.parameters.in_own_slot;
+  in_own_slot = unit.controls.keep_unsharded_storage && index != units_.root_unit();
+  if (!in_own_slot || own_slots_.count(index) != 0) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(own_slots_[index], SlotPool::Create(units_.groups().any(), 1, UnitParts(unit).slot_bytes,
+                                                            "the parameters of unit " + unit.display_name()));
+  return absl::OkStatus();
+}
+
+SlotPool& UnitRuntime::PoolOf(int index) {
+  if (index == units_.root_unit()) return root_unsharded_;
+  return units_.unit(index).state.parameters.in_own_slot ? own_slots_[index] : unsharded_;
+}
+
 absl::Status UnitRuntime::Unshard(int index) {
   Unit& unit = units_.unit(index);
   ParameterState& state = unit.state.parameters;
@@ -153,6 +183,7 @@ absl::Status UnitRuntime::Unshard(int index) {
   bool needs_slot = false;
   for (const UnitParts::Part& part : all.parts) needs_slot |= !UseShard(*part.unit);
   if (!needs_slot) return absl::OkStatus();
+  FSDP_RETURN_IF_ERROR(ChoosePool(index));
   FSDP_ASSIGN_OR_RETURN(state.slot, PoolOf(index).Acquire(unshard(), unit.display_name()));
   for (const UnitParts::Part& part : all.parts) {
     ParameterState& of_part = part.unit->state.parameters;

@@ -12,6 +12,7 @@
 #ifndef FSDP_FSDP_UNITS_UNIT_RUNTIME_H_
 #define FSDP_FSDP_UNITS_UNIT_RUNTIME_H_
 
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -49,10 +50,11 @@ class UnitRuntime {
   // enough. Allocates, so not within a step whose memory is to be static.
   absl::Status EnsureSlots(int unsharded);
 
-  // Follows changes of Parameter::requires_grad, between passes: tells the optimizer's views, and lays gradients anew
-  // if other parameters require one, for which it waits for the streams (Unit::LayGradients). `slots`: of a plan in
-  // which all units are trainable. All ranks must change parameters alike. The errors of CheckTrains. Local.
-  absl::Status FollowRequiresGrad(const SlotCounts& slots);
+  // Follows changes of Parameter::requires_grad and of the memory that controls ask for, between passes: tells the
+  // optimizer's views, and lays gradients anew if other parameters require one (Unit::LayGradients); both may wait for
+  // the streams. `slots`: of a plan in which all units are trainable. All ranks must change them alike. The errors of
+  // CheckTrains. Local.
+  absl::Status FollowChanges(const SlotCounts& slots);
 
   // From now on units with full_precision_in_eval are unsharded in their original dtype.
   void set_full_precision(bool full_precision) { full_precision_ = full_precision; }
@@ -91,7 +93,10 @@ class UnitRuntime {
   void ClearStates();
   Stream& compute() const { return *streams_->compute; }
   Stream& unshard() const { return *streams_->unshard; }
-  SlotPool& PoolOf(int index) { return index == units_.root_unit() ? root_unsharded_ : unsharded_; }
+  absl::Status FollowRequiresGrad(const SlotCounts& slots);
+  absl::Status FollowControls();
+  absl::Status ChoosePool(int index);
+  SlotPool& PoolOf(int index);
   DType UnshardedDType(const Unit& unit) const;
   bool UseShard(Unit& part);
   absl::Status GatherShards(Unit& unit);
@@ -106,6 +111,7 @@ class UnitRuntime {
   MemoryPlan plan_;
   const TensorOps& ops_;
   SlotPool root_unsharded_, unsharded_;
+  std::map<int, SlotPool> own_slots_;  // of one slot, by unit that keeps its storage
   Buffer gather_staging_, upload_staging_;
   bool full_precision_ = false;
   std::shared_ptr<UnitStreams> streams_;

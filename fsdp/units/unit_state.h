@@ -22,10 +22,11 @@ class Module;
 // Written by UnitRuntime. The parameters are resharded (`unsharded` undefined), in the post-forward group (`in_group`),
 // or unsharded.
 struct ParameterState {
-  Tensor unsharded;       // [padded_numel]; undefined while resharded
-  Buffer slot;            // that the unit and its dtype groups are in; of the unit only, unless all are on_shard
-  int64_t version = 0;    // Unit::shard_version() when it was read from the shards
-  bool on_shard = false;  // it is the shard itself
+  Tensor unsharded;          // [padded_numel]; undefined while resharded
+  Buffer slot;               // that the unit and its dtype groups are in; of the unit only, unless all are on_shard
+  bool in_own_slot = false;  // `slot` is of no pool that units share (UnitControls::keep_unsharded_storage)
+  int64_t version = 0;       // Unit::shard_version() when it was read from the shards
+  bool on_shard = false;     // it is the shard itself
   Event gathered;
   Tensor post_forward_shard;  // of units with a post-forward group
   bool in_group = false;      // the parameters are in post_forward_shards
