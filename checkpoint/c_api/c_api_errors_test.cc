@@ -78,8 +78,8 @@ TEST_F(CApiErrorsTest, NullIsRefusedByItsName) {
   EXPECT_EQ(fsdp_saver_wait(nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_convert(nullptr, "x", nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_convert("x", nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
-  EXPECT_EQ(fsdp_verify(nullptr, 0, nullptr), FSDP_INVALID_ARGUMENT);
-  EXPECT_EQ(fsdp_diff("x", "x", 0, 0, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_verify(nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_diff("x", "x", nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_repair(nullptr, 0, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_steps(nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   EXPECT_EQ(fsdp_latest(nullptr, nullptr), FSDP_INVALID_ARGUMENT);
@@ -177,8 +177,11 @@ TEST_F(CApiErrorsTest, APathWithoutACheckpointIsAnErrorThatNamesIt) {
   EXPECT_THAT(fsdp_error_message(), HasSubstr("no/such/path"));
   EXPECT_NE(fsdp_reader_open("/dev/null", nullptr, &reader), FSDP_OK);
   EXPECT_EQ(reader, nullptr);
-  EXPECT_NE(fsdp_verify("no/such/path", 0, nullptr), FSDP_OK);
-  EXPECT_EQ(fsdp_verify("no/such/path", -1, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_NE(fsdp_verify("no/such/path", nullptr, nullptr), FSDP_OK);
+  fsdp_verify_options options = {};
+  options.struct_size = sizeof(options);
+  options.threads = -1;
+  EXPECT_EQ(fsdp_verify("no/such/path", &options, nullptr), FSDP_INVALID_ARGUMENT);
 }
 
 // In C, "w" and "w" followed by a NUL and another letter would be the same name.
@@ -344,7 +347,7 @@ TEST_F(CApiErrorsTest, ConvertingRefusesOptionsThatAreNone) {
   options.to = "onnx";
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);
   EXPECT_STREQ(fsdp_error_message(),
-               "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp, npz, gguf or megatron");
+               "options->to is \"onnx\", wanted hdf5, safetensors, torch, dcp, npz, gguf, deepspeed or megatron");
   options.to = nullptr;
   options.kind = 3;
   EXPECT_EQ(convert(), FSDP_INVALID_ARGUMENT);
@@ -362,7 +365,7 @@ TEST_F(CApiErrorsTest, ConvertingRefusesOptionsThatAreNone) {
 }
 
 TEST_F(CApiErrorsTest, AMessageBelongsToTheThreadWhoseCallFailed) {
-  EXPECT_EQ(fsdp_verify(nullptr, 0, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_verify(nullptr, nullptr, nullptr), FSDP_INVALID_ARGUMENT);
   std::thread([] { EXPECT_STREQ(fsdp_error_message(), ""); }).join();
   EXPECT_STREQ(fsdp_error_message(), "path is NULL");
 }

@@ -379,7 +379,7 @@ TEST(CApiTest, AFlippedBitIsDataLossAndNamesTensorAndFile) {
   ASSERT_EQ(fsdp_state_add_tensor(state.get(), "model/w", FSDP_FLOAT64, 1, dims, &all, 1), FSDP_OK);
   ASSERT_EQ(fsdp_save(state.get(), root.c_str(), 3, nullptr, nullptr, nullptr), FSDP_OK) << fsdp_error_message();
   const std::string directory = root + "/step-00000003";
-  EXPECT_EQ(fsdp_verify(directory.c_str(), 0, nullptr), FSDP_OK) << fsdp_error_message();
+  EXPECT_EQ(fsdp_verify(directory.c_str(), nullptr, nullptr), FSDP_OK) << fsdp_error_message();
   {
     std::fstream file(directory + "/checkpoint.h5", std::ios::in | std::ios::out | std::ios::binary);
     std::string bytes(fs::file_size(directory + "/checkpoint.h5"), '\0');
@@ -396,7 +396,7 @@ TEST(CApiTest, AFlippedBitIsDataLossAndNamesTensorAndFile) {
   EXPECT_EQ(fsdp_reader_read(reader.get(), &read, 1, 2), FSDP_DATA_LOSS);
   EXPECT_THAT(fsdp_error_message(), AllOf(HasSubstr("model/w"), HasSubstr("checkpoint.h5")));
   char* report = nullptr;
-  EXPECT_EQ(fsdp_verify(directory.c_str(), 2, &report), FSDP_DATA_LOSS);
+  EXPECT_EQ(fsdp_verify(directory.c_str(), nullptr, &report), FSDP_DATA_LOSS);
   EXPECT_THAT(report, HasSubstr("model/w"));
   fsdp_free(report);
   fsdp_open_options options = {};
@@ -476,15 +476,19 @@ TEST(CApiTest, ConvertingKeepsValuesAndDiffNamesWhatDiffers) {
   fsdp_free(report);
   ExpectModel(sharded, 1, 4);
   int32_t equal = 0;
-  ASSERT_EQ(fsdp_diff(first.c_str(), sharded.c_str(), 0, 0, &equal, nullptr), FSDP_OK) << fsdp_error_message();
+  ASSERT_EQ(fsdp_diff(first.c_str(), sharded.c_str(), nullptr, &equal, nullptr), FSDP_OK) << fsdp_error_message();
   EXPECT_EQ(equal, 1);
-  ASSERT_EQ(fsdp_diff(first.c_str(), second.c_str(), 0, 0, &equal, &report), FSDP_OK) << fsdp_error_message();
+  ASSERT_EQ(fsdp_diff(first.c_str(), second.c_str(), nullptr, &equal, &report), FSDP_OK) << fsdp_error_message();
   EXPECT_EQ(equal, 0);
   EXPECT_STREQ(report, "model/w: 1 of 30 elements differ, the first is number 4, by at most 96");
   fsdp_free(report);
-  ASSERT_EQ(fsdp_diff(first.c_str(), second.c_str(), 96, 0, &equal, nullptr), FSDP_OK);
+  fsdp_diff_options tolerance = {};
+  tolerance.struct_size = sizeof(tolerance);
+  tolerance.atol = 96;
+  ASSERT_EQ(fsdp_diff(first.c_str(), second.c_str(), &tolerance, &equal, nullptr), FSDP_OK);
   EXPECT_EQ(equal, 1);
-  EXPECT_EQ(fsdp_diff(first.c_str(), second.c_str(), -1, 0, &equal, nullptr), FSDP_INVALID_ARGUMENT);
+  tolerance.atol = -1;
+  EXPECT_EQ(fsdp_diff(first.c_str(), second.c_str(), &tolerance, &equal, nullptr), FSDP_INVALID_ARGUMENT);
 
   const std::string file = root + "/exported.safetensors";
   ASSERT_EQ(fsdp_convert(first.c_str(), file.c_str(), nullptr, &report), FSDP_OK) << fsdp_error_message();

@@ -28,9 +28,13 @@ constexpr OptionNames kConvertNames = {{"ConvertOptions::force", "options->force
                                        {"ConvertOptions::model_only", "options->model_only"},
                                        {"ConvertOptions::dtype", "options->dtype"},
                                        {"ConvertOptions::", "ckpt convert --"}};
-constexpr OptionNames kVerifyNames = {{"TensorSourceOptions::model_only", "ckpt convert --model_only"},
+constexpr OptionNames kVerifyNames = {{"TensorSourceOptions::map", "options->map"},
+                                      {"TensorSourceOptions::model_only", "ckpt convert --model_only"},
                                       {"TensorSourceOptions::", "ckpt verify --"}};
-constexpr OptionNames kDiffNames = {{"TensorSourceOptions::", "ckpt diff --"}, {"DiffOptions::", "ckpt diff --"}};
+constexpr OptionNames kDiffNames = {{"TensorSourceOptions::map", "options->map"},
+                                    {"TensorSourceOptions::model_only", "options->model_only"},
+                                    {"TensorSourceOptions::", "ckpt diff --"},
+                                    {"DiffOptions::", "ckpt diff --"}};
 
 absl::StatusOr<FormatTarget> TargetOf(const std::string& destination, const fsdp_convert_options& options) {
   FormatTarget target = DefaultTarget(destination);
@@ -75,19 +79,25 @@ absl::StatusOr<ConvertReport> Convert(const char* source, const char* destinatio
   return ConvertCheckpoint(source, destination, convert);
 }
 
-absl::StatusOr<VerifyReport> Verify(const char* path, int32_t threads) {
+absl::StatusOr<VerifyReport> Verify(const char* path, const fsdp_verify_options* given) {
   FSDP_RETURN_IF_ERROR(CheckPointer(path, "path"));
-  if (threads < 0 || threads > kMostThreads) {
-    return absl::InvalidArgumentError(absl::StrCat("threads is ", threads, ", wanted 0 to ", kMostThreads));
+  fsdp_verify_options options = {};
+  FSDP_RETURN_IF_ERROR(CopyOptions(given, "options", options));
+  if (options.threads < 0 || options.threads > kMostThreads) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options->threads is ", options.threads, ", wanted 0 to ", kMostThreads));
   }
-  VerifyOptions options;
-  options.io_threads = threads == 0 ? kDefaultThreads : threads;
+  VerifyOptions verify;
+  verify.io_threads = options.threads == 0 ? kDefaultThreads : options.threads;
+  TensorSourceOptions open;
+  FSDP_ASSIGN_OR_RETURN(open.map, RolesOf(options.map));
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  FSDP_RETURN_IF_ERROR(driver->CheckApply(open));
   // Only our own format has a digest of every byte. Other formats, and the newest step of a ROOT, are verified by
   // reading all tensors.
-  if (driver->traits().is_ours && !driver->traits().is_root) return VerifyCheckpoint(path, options);
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path));
-  return VerifySource(*source, options);
+  if (driver->traits().is_ours && !driver->traits().is_root) return VerifyCheckpoint(path, verify);
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path, open));
+  return VerifySource(*source, verify);
 }
 
 // A line of the report about a tensor that both checkpoints have.
@@ -111,20 +121,34 @@ std::string TextOf(const DiffReport& report) {
   return absl::StrJoin(lines, "\n");
 }
 
-absl::StatusOr<DiffReport> Diff(const char* a, const char* b, double atol, double rtol) {
+// One side of a comparison. Only one of the two may need roles, so a format without a layout is opened without them.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenSide(const char* path, TensorSourceOptions options) {
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  if (!driver->traits().has_layout) options.map.clear();
+  return OpenTensorSource(path, options);
+}
+
+absl::StatusOr<DiffReport> Diff(const char* a, const char* b, const fsdp_diff_options* given) {
   FSDP_RETURN_IF_ERROR(CheckPointer(a, "a"));
   FSDP_RETURN_IF_ERROR(CheckPointer(b, "b"));
+  fsdp_diff_options options = {};
+  FSDP_RETURN_IF_ERROR(CopyOptions(given, "options", options));
   // Not >=: NaN is refused too.
-  if (!(atol >= 0) || !(rtol >= 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("atol is ", atol, " and rtol is ", rtol, ", wanted at least 0"));
+  if (!(options.atol >= 0) || !(options.rtol >= 0)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("options->atol is ", options.atol, " and options->rtol is ", options.rtol, ", wanted at least 0"));
   }
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source_a, OpenTensorSource(a));
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source_b, OpenTensorSource(b));
-  DiffOptions options;
-  options.tolerance = {.atol = atol, .rtol = rtol};
+  TensorSourceOptions open;
+  open.model_only = options.model_only != 0;
+  FSDP_ASSIGN_OR_RETURN(open.map, RolesOf(options.map));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source_a, OpenSide(a, open));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source_b, OpenSide(b, open));
+  DiffOptions diff;
+  diff.tolerance = {.atol = options.atol, .rtol = options.rtol};
+  diff.model_only = open.model_only;
   // A report of a large model would otherwise name thousands of equal tensors.
-  options.list_equal = false;
-  return DiffCheckpoints(*source_a, *source_b, options);
+  diff.list_equal = false;
+  return DiffCheckpoints(*source_a, *source_b, diff);
 }
 
 }  // namespace
@@ -138,11 +162,11 @@ int32_t fsdp_convert(const char* source, const char* destination, const fsdp_con
   });
 }
 
-int32_t fsdp_verify(const char* path, int32_t threads, char** report) {
+int32_t fsdp_verify(const char* path, const fsdp_verify_options* options, char** report) {
   // Set before anything can fail, so that the caller may always call fsdp_free.
   if (report != nullptr) *report = nullptr;
   return fsdp::Guard([&]() -> absl::Status {
-    const absl::StatusOr<fsdp::VerifyReport> found = fsdp::Verify(path, threads);
+    const absl::StatusOr<fsdp::VerifyReport> found = fsdp::Verify(path, options);
     if (!found.ok()) return fsdp::NameOptionsOfC(found.status(), fsdp::kVerifyNames);
     // The report is given for damage too, so it is set before the error is returned.
     FSDP_RETURN_IF_ERROR(fsdp::GiveString(absl::StrJoin(found->problems, "\n"), report));
@@ -150,10 +174,10 @@ int32_t fsdp_verify(const char* path, int32_t threads, char** report) {
   });
 }
 
-int32_t fsdp_diff(const char* a, const char* b, double atol, double rtol, int32_t* equal, char** report) {
+int32_t fsdp_diff(const char* a, const char* b, const fsdp_diff_options* options, int32_t* equal, char** report) {
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(equal, "equal"));
-    const absl::StatusOr<fsdp::DiffReport> found = fsdp::Diff(a, b, atol, rtol);
+    const absl::StatusOr<fsdp::DiffReport> found = fsdp::Diff(a, b, options);
     if (!found.ok()) return fsdp::NameOptionsOfC(found.status(), fsdp::kDiffNames);
     *equal = found->equal() ? 1 : 0;
     return fsdp::GiveString(fsdp::TextOf(*found), report);

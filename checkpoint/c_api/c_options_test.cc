@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Options of the C functions that say how a file of another program is read, and what the functions say about it.
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <utility>
@@ -47,6 +49,47 @@ TEST(COptionsTest, AMapSaysWhatABranchIsAndTheNotesSayWhatWasDecided) {
   options.map = "generator=model";
   ASSERT_EQ(fsdp_convert(kTwoModels, made.c_str(), &options, nullptr), FSDP_OK) << fsdp_error_message();
   EXPECT_GE(fsdp_reader_find(Open(made, "").get(), "model/embed.weight"), 0);
+}
+
+TEST(COptionsTest, VerifyAndDiffReadTheBranchesOfTheMap) {
+  fsdp_verify_options verify = {};
+  verify.struct_size = sizeof(verify);
+  verify.map = "generator=model";
+  EXPECT_EQ(fsdp_verify(kTwoModels, &verify, nullptr), FSDP_OK) << fsdp_error_message();
+  const std::string made = testing::TempDir() + "/of_generator.safetensors";
+  fsdp_convert_options convert = {};
+  convert.struct_size = sizeof(convert);
+  convert.model_only = convert.force = 1;
+  convert.map = "generator=model";
+  ASSERT_EQ(fsdp_convert(kTwoModels, made.c_str(), &convert, nullptr), FSDP_OK) << fsdp_error_message();
+  fsdp_diff_options diff = {};
+  diff.struct_size = sizeof(diff);
+  diff.model_only = 1;
+  int32_t equal = -1;
+  ASSERT_EQ(fsdp_diff(kTwoModels, made.c_str(), &diff, &equal, nullptr), FSDP_OK) << fsdp_error_message();
+  EXPECT_EQ(equal, 0);
+  diff.map = "generator=model";
+  ASSERT_EQ(fsdp_diff(kTwoModels, made.c_str(), &diff, &equal, nullptr), FSDP_OK) << fsdp_error_message();
+  EXPECT_EQ(equal, 1);
+  verify.map = diff.map = "netG=model";
+  EXPECT_EQ(fsdp_verify(kTwoModels, &verify, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("options->map has \"netG\""));
+  EXPECT_EQ(fsdp_diff(kTwoModels, made.c_str(), &diff, &equal, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_THAT(fsdp_error_message(), HasSubstr("options->map has \"netG\""));
+}
+
+TEST(COptionsTest, ATiedHeadOfAHuggingFaceDirectoryIsAnAlias) {
+  const std::string directory = testing::TempDir() + "/tied";
+  std::filesystem::remove_all(directory);
+  std::filesystem::create_directories(directory);
+  const std::string json = R"({"model.embed_tokens.weight":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}} )";
+  const std::string length = {static_cast<char>(json.size()), 0, 0, 0, 0, 0, 0, 0};
+  std::ofstream(directory + "/model.safetensors") << length << json << "abc";
+  std::ofstream(directory + "/config.json") << R"({"tie_word_embeddings": true})";
+  const Reader reader = Open(directory, nullptr);
+  ASSERT_EQ(fsdp_reader_alias_count(reader.get()), 1);
+  EXPECT_EQ(fsdp_reader_find(reader.get(), "model/lm_head.weight"), 0);
+  EXPECT_THAT(NotesOf(reader.get()), HasSubstr("lm_head.weight, which is in no file, is model.embed_tokens.weight"));
 }
 
 // Errors call an option by the name that a caller of C has for it.

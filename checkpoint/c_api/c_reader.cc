@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include <map>
 #include <memory>
 #include <string>
 #include <unordered_map>
@@ -16,6 +17,7 @@
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/source/tied_head.h"
 
 // Filled on opening and never changed, so every function may read it on any thread.
 struct fsdp_reader {
@@ -53,9 +55,16 @@ absl::Status CheckName(const std::string& name) {
                                                ", so it is not a C string; ckpt convert --rename gives another"));
 }
 
+// Of a Hugging Face directory also the output layer that config.json ties to the embedding.
 absl::Status AddAliases(fsdp_reader& reader) {
-  const StateDict& contents = reader.source->contents();
-  for (const auto& [alias, name] : contents.aliases) {
+  std::map<std::string, std::string> aliases = reader.source->contents().aliases;
+  if (reader.format == SafetensorsDriver().traits().name) {
+    TiedHead head = TiedHead::Of(reader.path);
+    for (const fsdp_reader::Tensor& tensor : reader.tensors) head.Add(tensor.key.fqn);
+    for (const auto& [alias, name] : aliases) head.Add(alias);
+    if (std::pair<std::string, std::string> tied = head.names(); !tied.first.empty()) aliases.insert(std::move(tied));
+  }
+  for (const auto& [alias, name] : aliases) {
     FSDP_RETURN_IF_ERROR(CheckName(alias));
     FSDP_RETURN_IF_ERROR(CheckName(name));
     reader.aliases.emplace_back(alias, name);

@@ -258,14 +258,28 @@ typedef struct fsdp_convert_options {
 /* `report` (or NULL): sentences about values that the target cannot hold, one per line, for fsdp_free. */
 int32_t fsdp_convert(const char* source, const char* destination, const fsdp_convert_options* options, char** report);
 
+typedef struct fsdp_verify_options {
+  size_t struct_size;
+  int32_t threads; /* 0: 2 */
+  const char* map; /* as of fsdp_open_options */
+} fsdp_verify_options;
+
 /* Reads everything. FSDP_DATA_LOSS: a file is damaged. Another code: no damage was found, but this process cannot read
  * all of it. With either, `report` (or NULL) has a sentence for each problem, one per line, otherwise "", for
- * fsdp_free. `threads` 0: 2. */
-int32_t fsdp_verify(const char* path, int32_t threads, char** report);
+ * fsdp_free. */
+int32_t fsdp_verify(const char* path, const fsdp_verify_options* options, char** report);
+
+typedef struct fsdp_diff_options {
+  size_t struct_size;
+  double atol; /* |a - b| <= atol + rtol * |b| is equal */
+  double rtol;
+  int32_t model_only; /* as of fsdp_open_options */
+  const char* map;    /* as of fsdp_open_options, for those of the two that are torch files or DCP directories */
+} fsdp_diff_options;
 
 /* Compares structure and values. `equal` becomes 1 or 0; `report` (or NULL) lists the differences, one per line, for
- * fsdp_free. A failure means that reading failed, never that the two differ. |a - b| <= atol + rtol * |b| is equal. */
-int32_t fsdp_diff(const char* a, const char* b, double atol, double rtol, int32_t* equal, char** report);
+ * fsdp_free. A failure means that reading failed, never that the two differ. */
+int32_t fsdp_diff(const char* a, const char* b, const fsdp_diff_options* options, int32_t* equal, char** report);
 
 /* Rebuilds lost and damaged files of one checkpoint of ours, from parity and from the rank files' own records; reads
  * all of it. `dry_run` 1: changes nothing. `report` (or NULL) has a sentence for each file that was, or would be,

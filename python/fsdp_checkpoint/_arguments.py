@@ -106,6 +106,12 @@ def checked(name: str, function: Any) -> Callable[..., Any]:
     return call
 
 
+def role_lines(layout: Any) -> Optional[str]:
+    """A `layout` as C has it: its `roles`, one per line."""
+    lines = roles(layout)
+    return None if lines is None else "\n".join(lines)
+
+
 def roles(layout: Any) -> Optional[List[str]]:
     """A `layout` as `ckpt --map` has it, {"app.model": "model"} as ["app.model=model"]. ValueError for a line break in
     one, which separates them for C."""

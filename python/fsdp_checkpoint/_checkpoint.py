@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple
 
 from . import _arguments, _library
 from ._library import library
-from ._tied import tied_names
 
 if TYPE_CHECKING:
     # Under these names, since methods of Checkpoint are called numpy and torch.
@@ -82,7 +81,7 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
             no_verify=int(not verify),
             model_only=int(model_only),
             skip_links=int(skip_links),
-            map=None if roles is None else "\n".join(roles),
+            map=_arguments.role_lines(roles),
         )
         library.fsdp_reader_open(path, options, ctypes.byref(reader))
         self._reader = reader
@@ -91,10 +90,6 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         self._numbers = {info.name: number for number, info in enumerate(self._infos)}
         self._aliases = self._read_aliases()
         self._texts = self._read_texts()
-        self._notes: List[str] = []
-        if self.format == "safetensors":
-            tied, self._notes = tied_names(self.path, self._numbers)
-            self._aliases.update(tied)
 
     def _info(self, number: int) -> TensorInfo:
         tensor = _library.Tensor()
@@ -183,7 +178,7 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         """
         notes = ctypes.c_void_p()
         library.fsdp_reader_notes(self._open_reader(), ctypes.byref(notes))
-        return [*_library.take_lines(notes), *self._notes]
+        return _library.take_lines(notes)
 
     @property
     def format(self) -> str:

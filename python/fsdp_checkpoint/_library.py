@@ -169,6 +169,20 @@ class ConvertOptions(Struct):
     ]
 
 
+class VerifyOptions(Struct):
+    _fields_ = [("struct_size", ctypes.c_size_t), ("threads", ctypes.c_int32), ("map", ctypes.c_char_p)]
+
+
+class DiffOptions(Struct):
+    _fields_ = [
+        ("struct_size", ctypes.c_size_t),
+        ("atol", ctypes.c_double),
+        ("rtol", ctypes.c_double),
+        ("model_only", ctypes.c_int32),
+        ("map", ctypes.c_char_p),
+    ]
+
+
 def options(structure: type, **members: object) -> Struct:
     """A struct of options with its size set."""
     return structure(struct_size=ctypes.sizeof(structure), **members)
@@ -207,8 +221,8 @@ _CHECKED: Dict[str, List[Any]] = {
     "fsdp_state_add_alias": [_pointer, _text, _text],
     "fsdp_save": [_pointer, _path, _int64, _out(Group), _out(SaveOptions), _out(_pointer)],
     "fsdp_convert": [_path, _path, _out(ConvertOptions), _out(_pointer)],
-    "fsdp_verify": [_path, _int32, _out(_pointer)],
-    "fsdp_diff": [_path, _path, ctypes.c_double, ctypes.c_double, _out(_int32), _out(_pointer)],
+    "fsdp_verify": [_path, _out(VerifyOptions), _out(_pointer)],
+    "fsdp_diff": [_path, _path, _out(DiffOptions), _out(_int32), _out(_pointer)],
     "fsdp_repair": [_path, _int32, _out(_pointer)],
     "fsdp_steps": [_path, _out(_pointer)],
     "fsdp_latest": [_path, _out(_pointer)],

@@ -9,14 +9,16 @@ from ._checkpoint import Path, SourceLayout
 from ._library import DataLossError, library
 
 
-def verify(path: Path, *, threads: int = 0) -> None:
-    """Reads everything and compares every digest. DataLossError names the damage, one problem per line.
+def verify(path: Path, *, threads: int = 0, layout: SourceLayout = None) -> None:
+    """Reads everything and compares every digest. DataLossError names the damage, one problem per line. `layout` as of
+    `open`.
 
     >>> fsdp_checkpoint.verify("checkpoints/step-00001000")
     """
     report = ctypes.c_void_p()
+    options = _library.options(_library.VerifyOptions, threads=threads, map=_arguments.role_lines(layout))
     try:
-        library.fsdp_verify(path, threads, ctypes.byref(report))
+        library.fsdp_verify(path, options, ctypes.byref(report))
     except DataLossError as error:
         raise DataLossError(15, _library.take_string(report) or str(error)) from None
     _library.take_string(report)
@@ -45,7 +47,6 @@ def convert(
         raise ValueError(f"kind {kind!r} is not one of {', '.join(kinds)}")
     if dtype is not None and dtype not in _library.DTYPE_NUMBERS:
         raise ValueError(f"dtype {dtype!r} is not one of {', '.join(_library.DTYPES)}")
-    roles = _arguments.roles(layout)
     options = _library.options(
         _library.ConvertOptions,
         to=to,
@@ -55,20 +56,36 @@ def convert(
         dtype=_library.DTYPE_NUMBERS[dtype or "float32"],
         model_only=int(model_only),
         force=int(overwrite),
-        map=None if roles is None else "\n".join(roles),
+        map=_arguments.role_lines(layout),
     )
     report = ctypes.c_void_p()
     library.fsdp_convert(source, destination, options, ctypes.byref(report))
     return _library.take_lines(report)
 
 
-def diff(a: Path, b: Path, *, atol: float = 0, rtol: float = 0) -> List[str]:
+def diff(
+    a: Path,
+    b: Path,
+    *,
+    atol: float = 0,
+    rtol: float = 0,
+    model_only: bool = False,
+    layout: SourceLayout = None,
+) -> List[str]:
     """The differences between two checkpoints, a sentence each; [] if they are equal. |a - b| <= atol + rtol * |b| is
-    equal.
+    equal. `model_only` compares only the models; `layout`, as of `open`, is for those of the two that are torch files or
+    DCP directories.
 
     >>> fsdp_checkpoint.diff("run1/checkpoints", "run2/checkpoints")
     []
     """
     equal, report = ctypes.c_int32(), ctypes.c_void_p()
-    library.fsdp_diff(a, b, atol, rtol, ctypes.byref(equal), ctypes.byref(report))
+    options = _library.options(
+        _library.DiffOptions,
+        atol=atol,
+        rtol=rtol,
+        model_only=int(model_only),
+        map=_arguments.role_lines(layout),
+    )
+    library.fsdp_diff(a, b, options, ctypes.byref(equal), ctypes.byref(report))
     return _library.take_lines(report)

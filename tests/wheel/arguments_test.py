@@ -134,7 +134,7 @@ class IntegersTest(Case):
             for place, call in {
                 "parity": lambda: Writer(self.path(), parity=2**40),
                 "io_threads": lambda: Writer(self.path(), io_threads=2**32 + 2),
-                "fsdp_verify": lambda: fsdp_checkpoint.verify(self.root + "/m.pt", threads=2**32),
+                "threads": lambda: fsdp_checkpoint.verify(self.root + "/m.pt", threads=2**32),
                 "world_size": lambda: fsdp_checkpoint.convert(self.root + "/m.pt", self.root + "/n", world_size=2**32),
                 "begin": lambda: read(begin=2**64),
                 "end": lambda: read(end=2**64 + 5),

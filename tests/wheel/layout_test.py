@@ -118,6 +118,15 @@ class MapTest(Case):
         with fsdp_checkpoint.open(made) as checkpoint:
             self.check(checkpoint.state_dict())
 
+    def test_verify_and_diff_take_a_layout(self):
+        made = self.root + "/g.safetensors"
+        fsdp_checkpoint.convert(self.gan, made, layout={"generator": "model"}, model_only=True)
+        fsdp_checkpoint.verify(self.gan, layout={"generator": "model"})
+        self.assertEqual(fsdp_checkpoint.diff(self.gan, made, layout={"generator": "model"}, model_only=True), [])
+        self.assertEqual(fsdp_checkpoint.diff(made, self.gan, layout="generator=model", model_only=True), [])
+        self.assertTrue(fsdp_checkpoint.diff(self.gan, made, layout={"critic": "model"}, model_only=True))
+        self.assertTrue(fsdp_checkpoint.diff(self.gan, made, layout={"generator": "model"}))
+
     def test_a_layout_that_cannot_be_is_refused_by_its_name(self):
         wrong = {
             "generator": 'layout: "generator", expected FROM=ROLE',
@@ -129,6 +138,10 @@ class MapTest(Case):
                 fsdp_checkpoint.open(self.gan, layout=layout)
             with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, message):
                 fsdp_checkpoint.convert(self.gan, self.root + "/never", layout=layout)
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, message):
+                fsdp_checkpoint.verify(self.gan, layout=layout)
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, message):
+                fsdp_checkpoint.diff(self.gan, self.gan, layout=layout)
         fsdp_checkpoint.convert(self.gan, self.root + "/x.safetensors", layout={"critic": "model"}, model_only=True)
         with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "layout is for torch files and DCP directories"):
             fsdp_checkpoint.open(self.root + "/x.safetensors", layout={"critic": "model"})
