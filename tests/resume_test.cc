@@ -64,6 +64,31 @@ TEST_F(ResumeTest, BFloat16ParametersAlsoContinueBitForBit) {
   ExpectSameBits(metrics_, expected);
 }
 
+TEST_F(ResumeTest, OptimizersInBFloat16AlsoContinueBitForBitThoughTheyRoundAtRandom) {
+  for (const std::string form : {"sharded", "full", "local"}) {
+    SCOPED_TRACE(form);
+    const std::string metrics = NewDirectory() + "/metrics.jsonl";
+    const Flags low = SmallRun() + Flags{"--dtype=bfloat16", "--bf16_stochastic_round"};
+    const auto expected = Uninterrupted(low + Flags{"--steps=8"});
+    const Flags saved =
+        low + Flags{"--checkpoint_dir=" + NewDirectory(), "--metrics=" + metrics, "--state_dict_type=" + form};
+    TrainWell(saved + Flags{"--steps=5"});
+    TrainWell(saved + Flags{"--steps=8"});
+    ExpectSameBits(metrics, expected);
+  }
+}
+
+TEST_F(ResumeTest, ParametersInFloat16ContinueWithTheirScaler) {
+  const Flags low = SmallRun() + Flags{"--dtype=float16", "--init_scale=1024", "--growth_interval=3", "--eps=1e-4"};
+  const auto expected = Uninterrupted(low + Flags{"--steps=8"});
+  const Flags saved = low + Flags{"--checkpoint_dir=" + checkpoint_dir_, "--metrics=" + metrics_};
+  TrainWell(saved + Flags{"--steps=5"});
+  TrainWell(saved + Flags{"--steps=8"});
+  ExpectSameBits(metrics_, expected);
+  ASSERT_OK_AND_ASSIGN(const auto actual, MetricsByStep(metrics_));
+  for (const auto& [step, wanted] : expected) EXPECT_EQ(actual.at(step).scale, 1024 << (step / 3)) << step;
+}
+
 // The scale doubles after steps 2 and 5: a scaler that starts afresh, or counts afresh, has another scale in steps 5 to
 // 7.
 TEST_F(ResumeTest, TheGradientScalerOfFloat16ContinuesWhereItWas) {

@@ -208,6 +208,9 @@ int Main(int argc, char** argv) {
     return ReportUsageError("bare_benchmark", absl::InvalidArgumentError(
                                                   absl::StrCat("--kernel_threads=", threads, ": expected 1 or more")));
   }
+  if (options->dtype != DType::kFloat32) {
+    return ReportUsageError("bare_benchmark", absl::InvalidArgumentError("--dtype: expected float32"));
+  }
   const absl::Status status = Compare(*options);
   if (status.ok()) return kExitDone;
   std::fprintf(stderr, "bare_benchmark: %s\n", std::string(status.message()).c_str());

@@ -82,7 +82,9 @@ RunMetadata ImpliedOptions(const RunMetadata& saved) {
           {"options.lr_decay_steps", int64_t{0}},
           {"options.optimizer", "adamw"},
           {"options.amsgrad", false},
-          {"options.momentum", 0.0}};
+          {"options.momentum", 0.0},
+          {"options.dtype", "float32"},
+          {"options.bf16_stochastic_round", false}};
 }
 
 std::string SectionOf(const std::string& name) { return name.substr(0, name.find('.')); }
@@ -114,9 +116,10 @@ std::string TextOf(const AttributeValue& value) {
 }
 
 // True if the optimizer casts parameters (unit.cc has the conditions).
-bool OptimizerCasts(const FsdpOptions& options, DeviceType device) {
-  return options.optimizer_casts.value_or(device != DeviceType::kCpu) && !options.cpu_offload.offload_params &&
-         options.mixed_precision.param_dtype == DType::kBFloat16;
+bool OptimizerCasts(const TrainOptions& train, DeviceType device) {
+  const FsdpOptions& options = train.fsdp;
+  return train.dtype == DType::kFloat32 && options.optimizer_casts.value_or(device != DeviceType::kCpu) &&
+         !options.cpu_offload.offload_params && options.mixed_precision.param_dtype == DType::kBFloat16;
 }
 
 }  // namespace
@@ -159,14 +162,16 @@ RunMetadata OptionAttributes(const TrainOptions& options, int world_size, Device
       {"shard_group_size", fsdp.shard_group_size.value_or(0)},
       {"wrap", options.wrap},
       {"use_orig_params", fsdp.use_orig_params},
-      {"param_dtype", NameOf(precision.param_dtype)},
-      {"reduce_dtype", NameOf(precision.reduce_dtype)},
+      {"dtype", NameOf(options.dtype)},
+      {"bf16_stochastic_round", options.bf16_stochastic_round},
+      {"param_dtype", NameOf(options.compute_dtype())},
+      {"reduce_dtype", NameOf(precision.reduce_dtype, options.dtype)},
       {"buffer_dtype", NameOf(precision.buffer_dtype)},
       {"attention", options.AttentionOn(device) == AttentionKind::kOnline ? "online" : "eager"},
-      {"output_dtype", NameOf(options.output_dtype, precision.param_dtype.value_or(DType::kFloat32))},
+      {"output_dtype", NameOf(options.output_dtype, options.compute_dtype())},
       {"keep_low_precision_grads", precision.keep_low_precision_grads},
       {"cpu_offload", fsdp.cpu_offload.offload_params},
-      {"optimizer_casts", OptimizerCasts(fsdp, device)}};
+      {"optimizer_casts", OptimizerCasts(options, device)}};
   return InSection("options", attributes);
 }
 

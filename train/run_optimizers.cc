@@ -76,11 +76,19 @@ std::vector<std::unique_ptr<Optimizer>> MuonAndAdamW(const TrainOptions& options
   return optimizers;
 }
 
-// AdamW and SGD have kernels for every device.
+// AdamW and SGD have kernels for every device, of float32 parameters.
 absl::Status CheckDevice(const TrainOptions& options, const FullyShardedDataParallel& model) {
   const bool everywhere = options.optimizer == OptimizerKind::kAdamW || options.optimizer == OptimizerKind::kSgd;
   const bool on_host = model.device().type() == DeviceType::kCpu || options.fsdp.cpu_offload.offload_params;
-  if (on_host || (everywhere && !options.adamw.amsgrad)) return absl::OkStatus();
+  if (on_host) return absl::OkStatus();
+  if (options.dtype != DType::kFloat32) {
+    const std::string dtype(DTypeName(options.dtype));
+    return absl::InvalidArgumentError(
+        absl::StrFormat("--dtype=%s: optimizers have kernels for %s parameters on the host, and they are on %s: "
+                        "expected --device=cpu, --cpu_offload, or --param_dtype=%s with --dtype=float32",
+                        dtype, dtype, model.device().name(), dtype));
+  }
+  if (everywhere && !options.adamw.amsgrad) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrFormat(
       "%s has kernels for parameters on the host, and they are on %s: expected --device=cpu, --cpu_offload, or "
       "--optimizer=adamw or sgd without --amsgrad",
@@ -101,9 +109,16 @@ absl::StatusOr<std::vector<std::unique_ptr<Optimizer>>> MakeOptimizers(const Tra
   FSDP_RETURN_IF_ERROR(CheckDevice(options, model));
   // Frozen parameters are left out: they have neither gradients nor optimizer state.
   const Parameters trained = TrainableParameters(model.parameters());
-  if (options.optimizer == OptimizerKind::kMuon) return MuonAndAdamW(options, model, trained);
   std::vector<std::unique_ptr<Optimizer>> optimizers;
-  optimizers.push_back(MakeOne(options, model, trained));
+  if (options.optimizer == OptimizerKind::kMuon) {
+    optimizers = MuonAndAdamW(options, model, trained);
+  } else {
+    optimizers.push_back(MakeOne(options, model, trained));
+  }
+  for (const auto& optimizer : optimizers) {
+    if (!options.bf16_stochastic_round) continue;
+    FSDP_RETURN_IF_ERROR(optimizer->set_bf16_stochastic_round(options.fsdp.init_seed));
+  }
   return optimizers;
 }
 

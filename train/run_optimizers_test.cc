@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
@@ -44,6 +45,12 @@ class RunOptimizersTest : public TrainingFixture {
   }
 };
 
+// In 16 bits bfloat16 is rounded at random, float16 has a scaler.
+struct LowRun {
+  OptimizerKind kind;
+  DType dtype;
+};
+
 constexpr OptimizerKind kKinds[] = {OptimizerKind::kAdamW, OptimizerKind::kAdam,      OptimizerKind::kSgd,
                                     OptimizerKind::kLion,  OptimizerKind::kAdafactor, OptimizerKind::kMuon};
 
@@ -65,6 +72,42 @@ TEST_F(RunOptimizersTest, ARunContinuesWithTheLossesThatItWouldHaveHad) {
     ASSERT_EQ(optimizer == saved.attributes.end(), kind == OptimizerKind::kAdamW) << "the bytes of before";
     if (kind == OptimizerKind::kAdamW) continue;
     EXPECT_EQ(optimizer->second, AttributeValue(std::string(OptimizerKindName(kind))));
+  }
+}
+
+TEST_F(RunOptimizersTest, ARunIn16BitsContinuesToo) {
+  std::vector<LowRun> runs;
+  for (const OptimizerKind kind : kKinds) {
+    runs.push_back({kind, DType::kBFloat16});
+    if (kind != OptimizerKind::kMuon) runs.push_back({kind, DType::kFloat16});  // two optimizers have no scaler
+  }
+  for (const LowRun& run : runs) {
+    SCOPED_TRACE(std::string(OptimizerKindName(run.kind)) + " in " + std::string(DTypeName(run.dtype)));
+    const auto options_of = [&](int64_t steps) {
+      TrainOptions options = OptionsOf(run.kind, steps);
+      options.dtype = run.dtype;
+      options.bf16_stochastic_round = run.dtype == DType::kBFloat16;
+      options.adamw.eps = 1e-4;
+      if (run.dtype == DType::kFloat16) options.grad_scaler = GradScalerOptions{.init_scale = 64};
+      return options;
+    };
+    ASSERT_OK_AND_ASSIGN(const auto whole, Train(options_of(4), 2));
+    TrainOptions first = options_of(2), rest = options_of(4);
+    first.checkpoint_dir = rest.checkpoint_dir = NewRunPath();
+    ASSERT_OK(Train(first, 2));
+    ASSERT_OK_AND_ASSIGN(const auto continued, Train(rest, 2));
+    ASSERT_EQ(continued.size(), 2u);
+    for (size_t step = 0; step < continued.size(); ++step) EXPECT_EQ(continued[step].loss, whole[step + 2].loss);
+    ASSERT_OK_AND_ASSIGN(const StateDict saved, DescribeCheckpoint(first.checkpoint_dir + "/step-00000004"));
+    EXPECT_EQ(saved.attributes.at("options.dtype"), AttributeValue(std::string(DTypeName(run.dtype))));
+    int states = 0;
+    for (const auto& [key, value] : saved.entries()) {
+      const auto* tensor = std::get_if<ShardedTensor>(&value);
+      if (tensor == nullptr || key.state == "step") continue;
+      EXPECT_EQ(tensor->dtype, run.dtype) << key.ToString();
+      states += key.section == StateKey::Section::kOptimState;
+    }
+    EXPECT_GT(states, 0);
   }
 }
 

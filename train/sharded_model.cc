@@ -108,15 +108,17 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                                                                            std::shared_ptr<ProcessGroup> group,
                                                                            std::shared_ptr<Trace> trace) {
   // Found here, not when the first layer runs: the device is known only now.
-  if (options.fsdp.mixed_precision.param_dtype == DType::kFloat16 && group->device()->type() != DeviceType::kCpu) {
+  if (options.compute_dtype() == DType::kFloat16 && group->device()->type() != DeviceType::kCpu) {
     return absl::InvalidArgumentError(
-        absl::StrFormat("--param_dtype=float16: the layers of %s compute in float32 and bfloat16; "
+        absl::StrFormat("--%s=float16: the layers of %s compute in float32 and bfloat16; "
                         "choose --param_dtype=bfloat16 or --device=cpu",
-                        group->device()->name()));
+                        options.fsdp.mixed_precision.param_dtype ? "param_dtype" : "dtype", group->device()->name()));
   }
   CausalLmConfig with_attention = config;
   SetAttention(options.AttentionOn(group->device()->type()), with_attention);
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(with_attention));
+  // Buffers keep theirs, as under Hugging Face's torch_dtype. They have no memory yet.
+  for (const auto& [name, parameter] : module->NamedParameters()) parameter->dtype = options.dtype;
   // Before sharding, which reads requires_grad.
   if (!options.freeze.empty()) FSDP_RETURN_IF_ERROR(FreezeParameters(options.freeze, *module));
   if (options.api == TrainApi::kFsdp2) {

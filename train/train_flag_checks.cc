@@ -54,7 +54,8 @@ absl::Status CheckChoices() {
                                    {"full_shard", "shard_grad_op", "no_shard", "hybrid_shard", "hybrid_shard_zero2"}));
   FSDP_RETURN_IF_ERROR(CheckChoice("api", absl::GetFlag(FLAGS_api), {"fsdp1", "fsdp2"}));
   const std::vector<std::string> dtypes = {"float32", "bfloat16", "float16"};
-  FSDP_RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype), dtypes));
+  FSDP_RETURN_IF_ERROR(CheckChoice("dtype", absl::GetFlag(FLAGS_dtype), dtypes));
+  FSDP_RETURN_IF_ERROR(CheckChoice("param_dtype", absl::GetFlag(FLAGS_param_dtype).value_or("float32"), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("reduce_dtype", absl::GetFlag(FLAGS_reduce_dtype), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("buffer_dtype", absl::GetFlag(FLAGS_buffer_dtype), dtypes));
   FSDP_RETURN_IF_ERROR(CheckChoice("output_dtype", absl::GetFlag(FLAGS_output_dtype).value_or("float32"), dtypes));
@@ -212,6 +213,21 @@ absl::Status CheckOptimizer() {
   return absl::OkStatus();
 }
 
+// What 16 bits of --dtype have no use for, or alone have. The seed is in checkpoints, as a double.
+absl::Status CheckDTypes() {
+  if (absl::GetFlag(FLAGS_dtype) != "float32" && absl::GetFlag(FLAGS_keep_low_precision_grads)) {
+    return absl::InvalidArgumentError(
+        "--keep_low_precision_grads: expected together with --dtype=float32, since other gradients are in 16 bits");
+  }
+  if (!absl::GetFlag(FLAGS_bf16_stochastic_round)) return absl::OkStatus();
+  if (absl::GetFlag(FLAGS_dtype) != "bfloat16") {
+    return absl::InvalidArgumentError("--bf16_stochastic_round: expected together with --dtype=bfloat16");
+  }
+  const uint64_t seed = absl::GetFlag(FLAGS_seed);
+  if (seed <= uint64_t{1} << 53) return absl::OkStatus();
+  return BadFlagValue("seed", absl::StrFormat("%d", seed), "at most 2^53 together with --bf16_stochastic_round");
+}
+
 absl::Status CheckGradScaler() {
   if (ScalesGradients()) {
     if (absl::GetFlag(FLAGS_cuda_graph)) {
@@ -228,7 +244,8 @@ absl::Status CheckGradScaler() {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "--init_scale and --growth_interval: expected together with --param_dtype=float16 or --grad_scaler=on");
+      "--init_scale and --growth_interval: expected together with --dtype or --param_dtype=float16 or "
+      "--grad_scaler=on");
 }
 
 // A step of ours that --resume=auto finds needs no roles, so only a path does.
@@ -245,6 +262,7 @@ absl::Status CheckCombinations() {
   FSDP_RETURN_IF_ERROR(CheckApi());
   FSDP_RETURN_IF_ERROR(CheckSchedule());
   FSDP_RETURN_IF_ERROR(CheckOptimizer());
+  FSDP_RETURN_IF_ERROR(CheckDTypes());
   FSDP_RETURN_IF_ERROR(CheckGradScaler());
   FSDP_RETURN_IF_ERROR(CheckMap());
   // Without offloading there is no such memory.
@@ -300,7 +318,8 @@ absl::Status BadFlagValue(std::string_view flag, std::string_view value, std::st
 bool ScalesGradients() {
   const std::string scaler = absl::GetFlag(FLAGS_grad_scaler);
   if (scaler != "auto") return scaler == "on";
-  return absl::GetFlag(FLAGS_param_dtype) == "float16" || absl::GetFlag(FLAGS_reduce_dtype) == "float16";
+  return absl::GetFlag(FLAGS_dtype) == "float16" || absl::GetFlag(FLAGS_param_dtype) == "float16" ||
+         absl::GetFlag(FLAGS_reduce_dtype) == "float16";
 }
 
 GradScalerOptions GradScalerFromFlags() {

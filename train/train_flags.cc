@@ -85,8 +85,15 @@ ABSL_FLAG(std::string, api, "fsdp1",
           "fsdp1, or fsdp2: fully_shard; full_shard then keeps the root unsharded after forward and shard_grad_op is "
           "reshard_after_forward=False");
 ABSL_FLAG(bool, use_orig_params, false, "FSDP1's aligned flat layout");
-ABSL_FLAG(std::string, param_dtype, "float32",
-          "of unsharded parameters and of compute: float32, bfloat16, or float16 on hosts, whose losses are scaled");
+ABSL_FLAG(std::string, dtype, "float32",
+          "of the parameters and of the optimizer's state: float32, or, for parameters on hosts, bfloat16 or float16, "
+          "whose losses are scaled");
+ABSL_FLAG(bool, bf16_stochastic_round, false,
+          "with --dtype=bfloat16, round parameters and optimizer state up or down at random (by --seed), so that small "
+          "steps are not lost");
+ABSL_FLAG(std::optional<std::string>, param_dtype, std::nullopt,
+          "of unsharded parameters and of compute: float32, bfloat16, or float16 on hosts, whose losses are scaled "
+          "(default: dtype)");
 ABSL_FLAG(std::string, reduce_dtype, "float32", "of the gradient reduction: float32, bfloat16 or float16");
 ABSL_FLAG(std::string, buffer_dtype, "float32", "of floating-point buffers: float32, bfloat16 or float16");
 ABSL_FLAG(std::optional<std::string>, output_dtype, std::nullopt,
@@ -99,7 +106,7 @@ ABSL_FLAG(
 ABSL_FLAG(
     std::string, grad_scaler, "auto",
     "scale the loss so that small gradients survive float16, and leave out steps whose gradients overflow: on, off "
-    "or auto (with --param_dtype or --reduce_dtype float16)");
+    "or auto (with float16 as --dtype, --param_dtype or --reduce_dtype)");
 ABSL_FLAG(std::optional<double>, init_scale, std::nullopt, "of --grad_scaler, the first scale (default: 65536)");
 ABSL_FLAG(std::optional<int>, growth_interval, std::nullopt,
           "of --grad_scaler, steps without overflow before the scale is doubled (default: 2000)");

@@ -99,12 +99,14 @@ void ReadSteps(TrainOptions& options) {
 
 absl::StatusOr<MixedPrecision> ReadPrecision() {
   MixedPrecision precision;
-  FSDP_ASSIGN_OR_RETURN(const DType param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype)));
+  const std::string dtype_name = absl::GetFlag(FLAGS_dtype);
+  FSDP_ASSIGN_OR_RETURN(const DType dtype, ParseDType(dtype_name));
+  FSDP_ASSIGN_OR_RETURN(const DType param_dtype, ParseDType(absl::GetFlag(FLAGS_param_dtype).value_or(dtype_name)));
   FSDP_ASSIGN_OR_RETURN(const DType reduce_dtype, ParseDType(absl::GetFlag(FLAGS_reduce_dtype)));
   FSDP_ASSIGN_OR_RETURN(const DType buffer_dtype, ParseDType(absl::GetFlag(FLAGS_buffer_dtype)));
   // The two dtypes are set together or not at all: an unset reduce_dtype would follow param_dtype, and the flag's
   // default is float32.
-  if (param_dtype != DType::kFloat32 || reduce_dtype != DType::kFloat32) {
+  if (param_dtype != dtype || reduce_dtype != dtype) {
     precision.param_dtype = param_dtype;
     precision.reduce_dtype = reduce_dtype;
   }
@@ -134,6 +136,8 @@ absl::StatusOr<FsdpOptions> ReadFsdpOptions() {
 
 absl::Status ReadSharding(TrainOptions& options) {
   options.api = absl::GetFlag(FLAGS_api) == "fsdp2" ? TrainApi::kFsdp2 : TrainApi::kFsdp1;
+  FSDP_ASSIGN_OR_RETURN(options.dtype, ParseDType(absl::GetFlag(FLAGS_dtype)));
+  options.bf16_stochastic_round = absl::GetFlag(FLAGS_bf16_stochastic_round);
   FSDP_ASSIGN_OR_RETURN(options.fsdp, ReadFsdpOptions());
   options.wrap = absl::GetFlag(FLAGS_wrap);
   if (const std::optional<std::string> output_dtype = absl::GetFlag(FLAGS_output_dtype); output_dtype.has_value()) {
@@ -178,8 +182,8 @@ std::string_view OptimizerKindName(OptimizerKind kind) {
 
 AttentionKind TrainOptions::AttentionOn(DeviceType device) const {
   if (attention.has_value()) return *attention;
-  const bool rounds = fsdp.mixed_precision.param_dtype.value_or(DType::kFloat32) != DType::kFloat32;
-  return rounds && device != DeviceType::kCpu ? AttentionKind::kOnline : AttentionKind::kEager;
+  return compute_dtype() != DType::kFloat32 && device != DeviceType::kCpu ? AttentionKind::kOnline
+                                                                          : AttentionKind::kEager;
 }
 
 absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {

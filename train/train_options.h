@@ -125,6 +125,8 @@ struct TrainOptions {
   // initial weights; fsdp.trace is set by the trainer. The flags wrap every
   // block by default; FsdpOptions does not.
   TrainApi api = TrainApi::kFsdp1;
+  DType dtype = DType::kFloat32;       // of the parameters and of the optimizers' states
+  bool bf16_stochastic_round = false;  // of both in bfloat16, by fsdp.init_seed
   FsdpOptions fsdp;
   std::string wrap = "none";                     // the source of fsdp.auto_wrap_policy, for the record
   std::optional<AttentionKind> attention;        // how attention rounds; default: by device and dtype (AttentionOn)
@@ -133,6 +135,9 @@ struct TrainOptions {
   std::optional<GradScalerOptions> grad_scaler;  // set: losses are scaled, as float16 needs
   bool pin_memory = false;                       // of fsdp.cpu_offload under FSDP2; FSDP1 always pins
   bool cuda_graph = false;                       // replay steps as graphs
+
+  // Of unsharded parameters and of compute.
+  DType compute_dtype() const { return fsdp.mixed_precision.param_dtype.value_or(dtype); }
 
   // `attention`, or the default for models on such a device: online on GPUs in 16 bits, else eager.
   AttentionKind AttentionOn(DeviceType device) const;

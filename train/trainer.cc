@@ -292,9 +292,9 @@ absl::Status Trainer::SayAttention() const {
   if (!is_rank0() || device == DeviceType::kCpu) return absl::OkStatus();
   CausalLmConfig config = config_;
   SetAttention(options_.AttentionOn(device), config);
-  const DType dtype = options_.fsdp.mixed_precision.param_dtype.value_or(DType::kFloat32);
   FSDP_ASSIGN_OR_RETURN(const std::shared_ptr<const LayerOps> ops, LayerOpsFor(model_->device()));
-  Say("attention: %s", ops->AttentionKernels(AttentionSizes(config, options_.batch_size, options_.seq_len), dtype));
+  Say("attention: %s",
+      ops->AttentionKernels(AttentionSizes(config, options_.batch_size, options_.seq_len), options_.compute_dtype()));
   return absl::OkStatus();
 }
 
