@@ -201,6 +201,32 @@ TEST(MixedPrecisionTest, CastForwardInputsWithoutParamDtypeCastsNothing) {
   EXPECT_EQ(o.inner.input, kFull);
 }
 
+// Not even to the parameters' own dtype, under either API.
+TEST(MixedPrecisionTest, InputsOfOtherDtypesStayWithoutParamDtype) {
+  for (const bool fsdp2 : {false, true}) {
+    for (const DType dtype : {kLow, DType::kFloat64}) {
+      ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+        auto root = std::make_unique<TestSequence>();
+        const Probe* const probe = root->Add(std::make_unique<Probe>());
+        std::unique_ptr<FullyShardedDataParallel> model;
+        if (fsdp2) {
+          FSDP_ASSIGN_OR_RETURN(const auto mesh, DeviceMesh::Create(group, {2}, {"shard"}));
+          FSDP_RETURN_IF_ERROR(FullyShard(*root, mesh, {.mp_policy = {.reduce_dtype = kLow}}).status());
+          FSDP_ASSIGN_OR_RETURN(model, FullyShardedDataParallel::FromFullyShard(std::move(root)));
+        } else {
+          const FsdpOptions options = With({.reduce_dtype = kLow, .cast_forward_inputs = true});
+          FSDP_ASSIGN_OR_RETURN(model, FullyShardedDataParallel::Wrap(std::move(root), group, options));
+        }
+        Tape tape = model->NewTape(/*training=*/false);
+        FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(dtype, {3}));
+        FSDP_RETURN_IF_ERROR(model->Forward(x, tape).status());
+        EXPECT_EQ(probe->seen().input, dtype);
+        return model->stream().Synchronize();
+      }));
+    }
+  }
+}
+
 TEST(MixedPrecisionTest, BufferDtypeIsThatOfFloatingPointBuffers) {
   ASSERT_OK_AND_ASSIGN(const Outcome o, Observe(With({.buffer_dtype = kLow})));
   EXPECT_EQ(o.root.buffer, kLow);
