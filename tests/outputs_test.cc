@@ -176,6 +176,8 @@ class OutputsTest : public testing::Test {
     std::vector<Command> commands = {
         {"examples/quickstart", {"--output_dir={}"}, {}},
         {"tools/ckpt", {"inspect", model, "--html={}"}, {model}},
+        {"tools/ckpt", {"inspect", Path("saved"), "--html={}"}, {}},
+        {"tools/ckpt", {"diff", model, Path("dcp"), "--html={}"}, {model}},
         {"tools/ckpt", {"convert", model, "{}", "--to=gguf", "--template=" + gguf, "--force"}, {model, gguf}},
         {"tools/ckpt", {"merge", model, adapter, "{}", "--to=torch", "--force"}, {model, adapter, adapter_config}},
         {"tools/ckpt", {"view", model, "{}", "--force"}, {model}},

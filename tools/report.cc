@@ -7,8 +7,10 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -23,6 +25,7 @@
 #include "fsdp/tools/cli/output_file.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/curves/report_page.h"
+#include "fsdp/tools/curves/run_names.h"
 
 ABSL_FLAG(std::string, html, "",
           "the page to make, which replaces a file of that name; must be given, and not be a METRICS.jsonl");
@@ -47,6 +50,19 @@ absl::Status CheckPage(const std::string& page, const std::vector<std::string>& 
   return Annotate(CheckOutput(page, inputs, {.may_lie_beside_models = true}), absl::StrCat("--html=", page));
 }
 
+// By their directories, and with paths that a reader elsewhere understands.
+void NameRuns(std::vector<RunCurves>& runs) {
+  std::vector<std::string> paths;
+  for (RunCurves& run : runs) {
+    std::error_code error;
+    const std::filesystem::path absolute = std::filesystem::absolute(run.path, error).lexically_normal();
+    if (!error) run.path = absolute;
+    paths.push_back(run.path);
+  }
+  const std::vector<std::string> names = RunNames(paths);
+  for (size_t i = 0; i < runs.size(); ++i) runs[i].name = names[i];
+}
+
 absl::Status MakeReport(const std::vector<std::string>& metrics, const std::string& path) {
   FSDP_RETURN_IF_ERROR(CheckPage(path, metrics));
   std::vector<RunCurves> runs;
@@ -56,6 +72,7 @@ absl::Status MakeReport(const std::vector<std::string>& metrics, const std::stri
     lines += run.lines;
     runs.push_back(std::move(run));
   }
+  NameRuns(runs);
   // All files are read before anything is written, so that a bad one leaves no page.
   const std::string page = ReportPage(runs);
   FSDP_RETURN_IF_ERROR(WriteOutputFile(page, path));

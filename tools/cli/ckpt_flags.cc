@@ -2,9 +2,8 @@
 //
 // Flags of all subcommands are defined here, since absl has one registry per program; ckpt.cc lists the flags of each
 // subcommand and refuses the others. `ckpt SUBCOMMAND --help` prints the help texts below.
-#include "fsdp/tools/cli/ckpt_flags.h"
-
 #include "absl/flags/flag.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
 
 ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
 ABSL_FLAG(bool, skip_links, false,
@@ -15,8 +14,10 @@ ABSL_FLAG(
     "list every tensor: dtype, shape, bytes and who holds it; or, with a regular expression, those whose names it "
     "matches, and their sum");
 
-ABSL_FLAG(std::string, html, "",
-          "also make this file: one page with charts of sizes, shards, values and moments; reads every value");
+ABSL_FLAG(
+    std::string, html, "",
+    "also make this file, one page of charts: of a checkpoint its sizes, files, values and moments, of a run what "
+    "changed in each layer from step to step, of diff the layers that differ; reads every value");
 
 ABSL_FLAG(bool, diff_options, false,
           "compare what A and B record of their runs, the model's config, the data and the options; exit 0 when all is "
@@ -66,7 +67,8 @@ ABSL_FLAG(bool, model_only, false, "leave out optimizer and extra values");
 ABSL_FLAG(fsdp::ByteSizeFlag, max_shard_size, {5'000'000'000}, "payload of one file of a safetensors directory");
 ABSL_FLAG(int, parity, 0,
           "extra files from which any so many lost or damaged rank files can be made again (ckpt repair)");
-ABSL_FLAG(fsdp::ByteSizeFlag, max_memory, {int64_t{512} << 20}, "memory that a conversion may use");
+ABSL_FLAG(fsdp::ByteSizeFlag, max_memory, {int64_t{512} << 20},
+          "memory that the program may use, while it reads the values of a conversion or of a run");
 ABSL_FLAG(bool, force, false, "replace DST if it exists; of an object store, another save of the step");
 ABSL_FLAG(bool, allow_expanded, false,
           "write tensors that are larger in all than the bytes that SRC holds of them: expanded or overlapping views");

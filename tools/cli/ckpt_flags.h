@@ -21,7 +21,7 @@ ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, map);
 // verify, convert, diff.
 ABSL_DECLARE_FLAG(bool, skip_links);
 
-// inspect.
+// inspect; html is diff's too.
 ABSL_DECLARE_FLAG(fsdp::SwitchOrTextFlag, tensors);
 ABSL_DECLARE_FLAG(std::string, html);
 ABSL_DECLARE_FLAG(bool, diff_options);
@@ -60,7 +60,7 @@ ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, exclude);
 ABSL_DECLARE_FLAG(fsdp::RepeatedFlag, rename);
 ABSL_DECLARE_FLAG(bool, model_only);
 
-// convert: sizes in bytes, with a unit such as 5GB; parity counts files.
+// convert: sizes in bytes, with a unit such as 5GB; parity counts files. max_memory is inspect's too, for a run.
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_shard_size);
 ABSL_DECLARE_FLAG(int, parity);
 ABSL_DECLARE_FLAG(fsdp::ByteSizeFlag, max_memory);

@@ -1,6 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/cli/ckpt_report.h"
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -9,6 +7,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/object/s3_url.h"
+#include "fsdp/tools/cli/ckpt_report.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -17,6 +16,7 @@ std::string WithFlagNames(absl::string_view message) {
   // StrReplaceAll takes the longest match, so the second pattern has precedence over the third.
   return absl::StrReplaceAll(message, {{"ConvertOptions::", "--"},
                                        {"DiffOptions::", "--"},
+                                       {"RunHistoryOptions::", "--"},
                                        {"TensorSourceOptions::model_only", "ckpt convert --model_only"},
                                        {"TensorSourceOptions::", "--"}});
 }

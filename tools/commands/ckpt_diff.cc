@@ -20,12 +20,14 @@
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/diff.h"
 #include "fsdp/checkpoint/diff_summary.h"
+#include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/ckpt_source.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
+#include "fsdp/tools/commands/pages.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -40,11 +42,25 @@ struct Comparison {
   DiffReport report;
 };
 
+// Before anything is read: the page of --html must be neither an input nor inside a checkpoint.
+absl::Status CheckPage(const std::string& page, const Comparison& comparison) {
+  if (page.empty()) return absl::OkStatus();
+  InputPaths inputs;
+  for (const std::string& path : comparison.paths) AddCheckpoint(path, inputs);
+  for (const auto& source : comparison.sources) {
+    if (source != nullptr) AddSource(*source, inputs);
+  }
+  inputs.Add(absl::GetFlag(FLAGS_flat_layout));
+  return CheckOutput(page, inputs);
+}
+
 // Opens both sides before comparing, so that an error about B comes before A is read.
-absl::Status Compare(const DiffOptions& options, Comparison& comparison) {
+absl::Status Compare(const DiffOptions& options, const std::string& page, Comparison& comparison) {
+  FSDP_RETURN_IF_ERROR(CheckPage(page, comparison));
   for (int i = 0; i < 2; ++i) {
     FSDP_ASSIGN_OR_RETURN(comparison.sources[i], OpenSource(comparison.paths[i]));
   }
+  FSDP_RETURN_IF_ERROR(CheckPage(page, comparison));
   FSDP_ASSIGN_OR_RETURN(comparison.report, DiffCheckpoints(*comparison.sources[0], *comparison.sources[1], options));
   return absl::OkStatus();
 }
@@ -127,12 +143,8 @@ std::string ToJson(const Comparison& comparison) {
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
-// Checkpoints of other formats have no kind, and often neither a step nor a world size.
 std::string Headline(const TensorSource& source, const std::string& path) {
-  if (!source.is_ours()) return absl::StrCat(path, ", ", std::string(source.format()));
-  return absl::StrCat(path, ", ", std::string(StateDictTypeName(source.contents().type)), ", ",
-                      source.step() < 0 ? "an unknown step" : absl::StrCat("step ", source.step()), ", world size ",
-                      source.world_size());
+  return absl::StrCat(path, ", ", KindOfSource(source));
 }
 
 // One line of the table. "-" marks columns without a value: ULPs of different dtypes, the cosine of a zero vector.
@@ -259,7 +271,9 @@ int RunDiff(const CommandLine& line) {
   DiffOptions options;
   options.tolerance = {absl::GetFlag(FLAGS_atol), absl::GetFlag(FLAGS_rtol)};
   options.model_only = absl::GetFlag(FLAGS_model_only);
-  options.list_equal = absl::GetFlag(FLAGS_json);  // the table has rows for tensors that differ
+  const std::string page = absl::GetFlag(FLAGS_html);
+  // The table has rows for tensors that differ.
+  options.list_equal = absl::GetFlag(FLAGS_json) || !page.empty();
   if (absl::GetFlag(FLAGS_top) < 0) {
     return ReportUsageError("ckpt diff", absl::InvalidArgumentError(
                                              absl::StrCat("--top=", absl::GetFlag(FLAGS_top), ", expected 0 or more")));
@@ -276,7 +290,11 @@ int RunDiff(const CommandLine& line) {
   {
     Progress progress("diff");
     options.progress = progress.callback();
-    status = Compare(options, comparison);
+    status = Compare(options, page, comparison);
+  }
+  if (status.ok() && !page.empty()) {
+    status = WriteDiffPage(page, {comparison.paths[0], *comparison.sources[0]},
+                           {comparison.paths[1], *comparison.sources[1]}, comparison.report);
   }
   const bool json = absl::GetFlag(FLAGS_json);
   if (!status.ok()) {

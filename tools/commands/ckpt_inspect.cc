@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ckpt inspect: the summary comes only from metadata, so it takes the same time for any size of model, and of a ROOT no
-// step is verified. Only --html reads values, for its histograms.
-#include <memory>
+// step is verified. Only --html reads values: of a checkpoint for its histograms, of a ROOT for what changed.
+#include <algorithm>
 #include <string>
 
 #include "absl/flags/flag.h"
@@ -12,26 +12,21 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/name_filter.h"
-#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/object/s3_url.h"
-#include "fsdp/checkpoint/source/tensor_source.h"
-#include "fsdp/checkpoint/source/value_statistics.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
-#include "fsdp/tools/cli/ckpt_source.h"
-#include "fsdp/tools/cli/output_file.h"
-#include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
-#include "fsdp/tools/inspect/ckpt_page.h"
+#include "fsdp/tools/commands/pages.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
 #include "fsdp/tools/inspect/options_diff.h"
+#include "fsdp/tools/inspect/run_history.h"
 
 namespace fsdp {
 namespace {
 
-// The page, unless it is empty, must be neither an input nor inside a checkpoint. This is checked first, since with a
-// page a step of a ROOT is verified.
+// The page, unless it is empty, must be neither an input nor inside a checkpoint. This is checked before anything is
+// read.
 absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const std::string& source) {
   if (!page.empty() && IsS3Url(source)) {
     return absl::InvalidArgumentError(
@@ -41,31 +36,23 @@ absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const st
   AddCheckpoint(source, inputs);
   inputs.Add(absl::GetFlag(FLAGS_flat_layout));
   if (!page.empty()) FSDP_RETURN_IF_ERROR(CheckOutput(page, inputs));
-  return Summarise(source, {.verify_root = !page.empty()});
+  return Summarise(source);
 }
 
-// Reads every value. The page appears under its name complete or not at all, and replaces a file of that name. Adds the
-// tensors that were not wholly read to the summary.
-absl::Status WritePage(CheckpointSummary& summary, const std::string& path) {
-  TensorStatistics statistics;
-  {
-    Progress progress("inspect");
-    StatisticsOptions options;
-    options.progress = progress.callback();
-    FSDP_ASSIGN_OR_RETURN(TensorSourceOptions source_options, SourceOptionsFromFlags());
-    source_options.skip_links = true;  // the summary names them
-    FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(summary.path, source_options));
-    InputPaths inputs;
-    AddSource(*source, inputs);
-    FSDP_RETURN_IF_ERROR(CheckOutput(path, inputs));
-    FSDP_ASSIGN_OR_RETURN(statistics, ReadStatistics(*source, options));
+absl::Status WritePage(const std::string& page, CheckpointSummary& summary) {
+  return summary.traits().is_root ? WriteRunPage(page, summary) : WriteCheckpointPage(page, summary);
+}
+
+// OK unless --max_memory was given and is too small, or given without a page about a run.
+absl::Status CheckMaxMemory(const CommandLine& line, const std::string& page, const CheckpointSummary& summary) {
+  const auto is_max_memory = [](const auto& flag) { return flag.first == "max_memory"; };
+  if (std::none_of(line.flags.begin(), line.flags.end(), is_max_memory)) return absl::OkStatus();
+  if (page.empty() || !summary.traits().is_root) {
+    return absl::InvalidArgumentError("--max_memory is for --html of a run, a directory of step-* checkpoints");
   }
-  for (const auto& [key, values] : statistics) {
-    if (values.unread > 0) summary.partly_read.push_back({key, values.numel, values.unread});
-  }
-  // After the reading: the manifest takes as much memory as the source.
-  summary.FillManifest();
-  return WriteOutputFile(CheckpointPage(summary, statistics), path);
+  if (absl::GetFlag(FLAGS_max_memory).bytes >= kMinRunHistoryMemory) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("--max_memory=", absl::GetFlag(FLAGS_max_memory).bytes,
+                                                 ", expected at least ", kMinRunHistoryMemory >> 20, "MiB"));
 }
 
 absl::StatusOr<NameFilter> FilterOfTensors() {
@@ -112,8 +99,11 @@ int RunInspect(const CommandLine& line) {
     if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(line.operands[0], summary.status()));
     return ReportFailure("ckpt inspect", summary.status());
   }
+  if (const absl::Status memory = CheckMaxMemory(line, page, *summary); !memory.ok()) {
+    return ReportUsageError("ckpt inspect", memory);
+  }
   if (!page.empty()) {
-    const absl::Status written = WritePage(*summary, page);
+    const absl::Status written = WritePage(page, *summary);
     if (!written.ok()) {
       if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(summary->path, written));
       return ReportFailure("ckpt inspect", written);

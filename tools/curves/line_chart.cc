@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
+//
+// A drawing is stretched to its place, so that it is as readable on a phone as on a wide screen: the curves are in a
+// box of kExtent by kExtent units without an aspect ratio, whose strokes are not scaled, and labels have places in
+// percent.
 #include "fsdp/tools/curves/line_chart.h"
 
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <set>
 
 #include "absl/strings/numbers.h"
@@ -15,15 +20,20 @@
 namespace fsdp {
 namespace {
 
-constexpr double kLeft = 58;
-constexpr double kRight = 14;
-constexpr double kTop = 14;
-constexpr double kBottom = 26;
+constexpr double kExtent = 1000;
+
+// Of the height: a mark of a checkpoint, and the distance of a value that is not finite from the upper edge.
+constexpr double kSaveHeight = 26;
+constexpr double kAbove = 22;
+
 // From here on small values would be invisible on a linear axis.
 constexpr double kMinLogRatio = 50;
 
-// Marks within this width, in units of the drawing, share one, so that their number is bounded.
+// Marks within this width share one, so that their number is bounded.
 constexpr double kMarkDistance = 3;
+
+// Lines closer than this share of the height look like one.
+constexpr double kSameHeight = 4;
 
 // Beyond this the difference of two values overflows.
 constexpr double kLargest = 1e300;
@@ -69,22 +79,24 @@ class Drawing {
   // In the order of the calls: each uses the members that those before have set.
   bool SetAxes();
   void DrawGrid();
+  void DrawLabels();
   void DrawRun(size_t index);
+  void FindTwins();
+  bool Coincide(const RunCurves& a, const RunCurves& b) const;
   void DrawPart(const RunCurves& run, const RunPart& part, double superseded_from, const std::string& css);
   void DrawMarks(size_t index, const std::string& css);
   void DrawNonFinite(const RunCurves& run, const std::string& css);
   void Line(const std::vector<CurvePoint>& points, size_t begin, size_t end, const std::string& css);
   void Band(const std::vector<CurvePoint>& points, size_t begin, size_t end, const std::string& css);
 
-  double X(double step) const {
-    return chart_.x0 + (step - chart_.step0) / (chart_.step1 - chart_.step0) * (chart_.x1 - chart_.x0);
-  }
+  double X(double step) const { return (step - chart_.step0) / (chart_.step1 - chart_.step0) * kExtent; }
   double Scaled(double value) const {
     // On a logarithmic axis all values are positive: SetAxes chose it because of that.
     return chart_.is_log ? std::log10(value) : std::clamp(value, -kLargest, kLargest);
   }
-  double Y(double value) const {
-    return chart_.y0 + (Scaled(value) - chart_.value0) / (chart_.value1 - chart_.value0) * (chart_.y1 - chart_.y0);
+  double Y(double value) const { return YOfScaled(Scaled(value)); }
+  double YOfScaled(double scaled) const {
+    return (1 - (scaled - chart_.value0) / (chart_.value1 - chart_.value0)) * kExtent;
   }
   double Middle(const CurvePoint& point) const {
     return X((static_cast<double>(point.first_step) + static_cast<double>(point.last_step)) / 2);
@@ -95,6 +107,8 @@ class Drawing {
   const ChartOptions& options_;
   LineChart chart_;
   std::string svg_;
+  std::string labels_;
+  std::vector<size_t> twins_;  // by run: how many earlier ones have the same curve
 };
 
 bool Drawing::SetAxes() {
@@ -130,46 +144,86 @@ bool Drawing::SetAxes() {
   const double step_margin = steps.low == steps.high ? 1 : 0;
   chart_.step0 = steps.low - step_margin;
   chart_.step1 = steps.high + step_margin;
-  chart_.x0 = kLeft;
-  chart_.x1 = options_.width - kRight;
-  chart_.y0 = options_.height - kBottom;
-  chart_.y1 = kTop;
   return true;
 }
 
 void Drawing::DrawGrid() {
   const auto label_y = [&](double scaled, const std::string& text) {
-    const double y = chart_.y0 + (scaled - chart_.value0) / (chart_.value1 - chart_.value0) * (chart_.y1 - chart_.y0);
-    absl::StrAppendFormat(&svg_, "<path class=\"grid\" d=\"M%.1f %.1fH%.1f\"/>", chart_.x0, y, chart_.x1);
-    absl::StrAppendFormat(&svg_, "<text class=\"end\" x=\"%.1f\" y=\"%.1f\">%s</text>", chart_.x0 - 8, y + 4, text);
+    const double y = YOfScaled(scaled);
+    absl::StrAppendFormat(&svg_, "<path class=\"grid\" d=\"M0 %.1fH%.0f\"/>", y, kExtent);
+    absl::StrAppendFormat(&labels_, "<text class=\"end\" dx=\"-8\" y=\"%.2f%%\" dy=\"4\">%s</text>", y / kExtent * 100,
+                          text);
   };
   if (chart_.is_log) {
     const double span = chart_.value1 - chart_.value0;
     const double every = std::max(1.0, std::ceil(span / 5));
-    for (double power = std::ceil(chart_.value0); power <= chart_.value1; ++power) {
+    for (double power = std::ceil(chart_.value0 - 1); power <= chart_.value1; ++power) {
       if (std::fmod(power, every) != 0) continue;
       for (const double factor : {1.0, 2.0, 5.0}) {
         const double scaled = power + std::log10(factor);
         // Labels for 2 and 5 only if they do not crowd the axis.
         if ((factor != 1 && span > 2.2) || scaled > chart_.value1) break;
-        label_y(scaled, ValueText(factor * std::pow(10, power), options_.unit));
+        if (scaled >= chart_.value0) label_y(scaled, ValueText(factor * std::pow(10, power), options_.unit));
       }
     }
   } else {
-    const double step = TickStep(chart_.value1 - chart_.value0, options_.height > 250 ? 6 : 5);
+    const double step = TickStep(chart_.value1 - chart_.value0, options_.is_large ? 6 : 5);
     // Counted, since adding a small step to a large value may not change it.
     const double first = std::ceil(chart_.value0 / step);
     for (int i = 0; i < 12 && (first + i) * step <= chart_.value1; ++i) {
       label_y((first + i) * step, ValueText((first + i) * step, options_.unit));
     }
   }
-  const double step = std::max(1.0, TickStep(chart_.step1 - chart_.step0, options_.width > 800 ? 12 : 6));
+  absl::StrAppendFormat(&svg_, "<path class=\"base\" d=\"M0 %.0fH%.0f\"/>", kExtent, kExtent);
+  DrawLabels();
+}
+
+// The axis of steps, and the titles of both. A phone has room for a third of the steps of a wide chart.
+void Drawing::DrawLabels() {
+  const double step = std::max(1.0, TickStep(chart_.step1 - chart_.step0, options_.is_large ? 12 : 6));
   const double first = std::ceil(chart_.step0 / step);
+  const int phone = options_.is_large ? 3 : 2;
   for (int i = 0; i < 20 && (first + i) * step <= chart_.step1; ++i) {
-    absl::StrAppendFormat(&svg_, "<text x=\"%.1f\" y=\"%.1f\">%s</text>", X((first + i) * step), chart_.y0 + 17,
+    absl::StrAppendFormat(&labels_, "<text%s x=\"%.2f%%\" y=\"100%%\" dy=\"17\">%s</text>",
+                          i % phone == 0 ? "" : " class=\"wide\"", X((first + i) * step) / kExtent * 100,
                           ValueText((first + i) * step, ValueUnit::kNumber));
   }
-  absl::StrAppendFormat(&svg_, "<path class=\"base\" d=\"M%.1f %.1fH%.1f\"/>", chart_.x0, chart_.y0, chart_.x1);
+  absl::StrAppend(&labels_, "<text class=\"end\" x=\"100%\" y=\"100%\" dy=\"33\">step</text>");
+  if (options_.axis_title == nullptr || *options_.axis_title == '\0') return;
+  absl::StrAppend(&labels_, "<text class=\"start\" dx=\"-50\" dy=\"-12\">", options_.axis_title,
+                  chart_.is_log ? ", logarithmic" : "", "</text>");
+}
+
+// True if at least half of the points that both have at the same steps look the same.
+bool Drawing::Coincide(const RunCurves& a, const RunCurves& b) const {
+  std::map<int64_t, double> heights;
+  for (const RunPart& part : a.parts) {
+    for (const CurvePoint& point : part.points) {
+      if (ValuesOf(point).finite > 0) heights[point.first_step] = Y(ValuesOf(point).mean);
+    }
+  }
+  int64_t shared = 0;
+  int64_t same = 0;
+  for (const RunPart& part : b.parts) {
+    for (const CurvePoint& point : part.points) {
+      const auto height = heights.find(point.first_step);
+      if (ValuesOf(point).finite == 0 || height == heights.end()) continue;
+      ++shared;
+      same += std::abs(height->second - Y(ValuesOf(point).mean)) < kSameHeight ? 1 : 0;
+    }
+  }
+  return shared > 0 && 2 * same >= shared;
+}
+
+void Drawing::FindTwins() {
+  twins_.assign(runs_.size(), 0);
+  for (size_t b = 0; b < runs_.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      if (!Coincide(runs_[a], runs_[b])) continue;
+      // The first one names it; the others have coincided with that already.
+      if (twins_[b]++ == 0) chart_.coincident.push_back({a, b});
+    }
+  }
 }
 
 // A line with one point is drawn as a dot ("h0" with round caps), since a line without length is invisible.
@@ -229,18 +283,18 @@ void Drawing::DrawMarks(size_t index, const std::string& css) {
     const double x = X(static_cast<double>(run.parts[i].first_step));
     // The first mark of a place has the title; the others would be under it.
     if (!restarts.Take(x)) continue;
-    absl::StrAppendFormat(&svg_,
-                          "<path class=\"restart %s\" d=\"M%.1f %.1fV%.1f\"><title>restart at step %s%s</title></path>",
-                          css, x, chart_.y1, chart_.y0, Count(run.parts[i].first_step),
-                          runs_.size() > 1 ? absl::StrCat(" of ", Html(run.path)) : "");
+    absl::StrAppendFormat(
+        &svg_, "<path class=\"restart %s\" d=\"M%.1f 0V%.0f\"><title>restart at step %s%s</title></path>", css, x,
+        kExtent, Count(run.parts[i].first_step), runs_.size() > 1 ? absl::StrCat(" of ", Html(run.name)) : "");
   }
   std::string saves;
   MarkPlaces places;
-  const double lift = 4.0 * static_cast<double>(index % 8);  // per run, so that the last run does not cover the others
+  // Above each other, so that the last run does not cover the others.
+  const double lift = (kSaveHeight + 4) * static_cast<double>(index % 8);
   for (const int64_t step : run.save_marks) {
     const double x = X(static_cast<double>(step));
     if (!places.Take(x)) continue;
-    absl::StrAppendFormat(&saves, "M%.1f %.1fl4 7h-8z", x, chart_.y0 - 7 - lift);
+    absl::StrAppendFormat(&saves, "M%.1f %.0fv-%.0f", x, kExtent - lift, kSaveHeight);
   }
   if (!saves.empty()) absl::StrAppend(&svg_, "<path class=\"save ", css, "\" d=\"", saves, "\"/>");
 }
@@ -248,38 +302,43 @@ void Drawing::DrawMarks(size_t index, const std::string& css) {
 void Drawing::DrawNonFinite(const RunCurves& run, const std::string& css) {
   const int64_t count = run.total(options_.curve).nonfinite;
   if (count == 0) return;
-  std::string crosses;
+  std::string dots;
   MarkPlaces places;
   for (const RunPart& part : run.parts) {
     for (const CurvePoint& point : part.points) {
       const double x = Middle(point);
       if (ValuesOf(point).nonfinite == 0 || !places.Take(x)) continue;
-      absl::StrAppendFormat(&crosses, "M%.1f %.1fl6 6m0 -6l-6 6", x - 3, 3.0);
+      absl::StrAppendFormat(&dots, "M%.1f -%.0fh0", x, kAbove);
     }
   }
   absl::StrAppendFormat(&svg_, "<path class=\"nonfinite %s\" d=\"%s\"><title>%s of %s lines not finite</title></path>",
-                        css, crosses, Count(count), Count(run.lines));
+                        css, dots, Count(count), Count(run.lines));
 }
 
 void Drawing::DrawRun(size_t index) {
   const RunCurves& run = runs_[index];
-  const std::string css = RunClass(index);
+  const std::string css = absl::StrCat(RunClass(index), twins_[index] == 0   ? ""
+                                                        : twins_[index] == 1 ? " twin"
+                                                                             : " twin2");
   // A part is superseded from the earliest step at which any later part begins.
   std::vector<double> superseded(run.parts.size(), INFINITY);
   for (size_t i = run.parts.size(); i-- > 1;) {
     superseded[i - 1] = std::min(superseded[i], static_cast<double>(run.parts[i].first_step));
   }
   for (size_t i = 0; i < run.parts.size(); ++i) DrawPart(run, run.parts[i], superseded[i], css);
-  DrawMarks(index, css);
-  DrawNonFinite(run, css);
+  DrawMarks(index, RunClass(index));
+  DrawNonFinite(run, RunClass(index));
 }
 
 LineChart Drawing::Draw() {
   if (!SetAxes()) return {};
-  svg_ = absl::StrFormat("<svg class=\"chart\" viewBox=\"0 0 %d %d\">", options_.width, options_.height);
+  FindTwins();
+  svg_ =
+      absl::StrFormat("<svg class=\"lines\" viewBox=\"0 0 %.0f %.0f\" preserveAspectRatio=\"none\">", kExtent, kExtent);
   DrawGrid();
   for (size_t i = 0; i < runs_.size(); ++i) DrawRun(i);
-  chart_.svg = svg_ + "</svg>";
+  chart_.svg = absl::StrCat("<div class=\"plot", options_.is_large ? " large" : "", "\"><svg class=\"chart\">", svg_,
+                            "</svg>", labels_, "</svg></div>");
   return chart_;
 }
 

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LineChart: curves of runs over steps as inline SVG, complete without a script. Colours are classes that
-// report_style.h defines: r0 to r7, and `dashed` for further runs.
+// report_style.h defines: r0 to r7, `dashed` for further runs, and `twin` for a run whose curve is on an earlier one's,
+// which its gaps show.
 #ifndef FSDP_TOOLS_CURVES_LINE_CHART_H_
 #define FSDP_TOOLS_CURVES_LINE_CHART_H_
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp/tools/curves/run_curves.h"
@@ -30,20 +32,24 @@ struct ChartOptions {
   // smallest.
   bool may_be_log = false;
 
-  // In units of the drawing, which fills the width of its container.
-  int width = 600;
-  int height = 210;
+  // Of the values, above their axis; HTML.
+  const char* axis_title = "";
+
+  // True for a chart that has a row of its own.
+  bool is_large = false;
 };
 
 struct LineChart {
   // Empty when no run has a finite value of the curve.
   std::string svg;
 
-  // The position of the data: pixel x0 is step0, x1 is step1, y0 is value0 (below), y1 is value1; on a logarithmic axis
-  // the values are powers of ten.
-  double x0 = 0, x1 = 0, y0 = 0, y1 = 0;
+  // The left edge is step0, the right one step1; the lower one value0, the upper one value1. On a logarithmic axis the
+  // values are powers of ten.
   double step0 = 0, step1 = 0, value0 = 0, value1 = 0;
   bool is_log = false;
+
+  // Runs, by index, of which the second is mostly on the first.
+  std::vector<std::pair<size_t, size_t>> coincident = {};
 };
 
 // The classes of the run that has `index` in the order of the command line.
@@ -51,8 +57,8 @@ std::string RunClass(size_t index);
 
 // A part of a run is one line; if a later part repeats steps, the earlier line is pale there. A point of several lines
 // is drawn as their mean, with a band from the smallest to the largest value. A value that is not finite is a gap with
-// a cross above it. Vertical lines are restarts, triangles on the axis checkpoints. The size is bounded by the number
-// of points. Pure.
+// a dot above it. Vertical lines are restarts, short ones on the axis checkpoints. The size is bounded by the number of
+// points. Pure.
 LineChart DrawLineChart(const std::vector<RunCurves>& runs, const ChartOptions& options);
 
 }  // namespace fsdp

@@ -75,14 +75,17 @@ std::string ReportData(const std::vector<RunCurves>& runs, const std::vector<Lin
     // Without a drawing the pointer has nothing to show.
     if (chart.svg.empty()) continue;
     const auto curve = static_cast<Curve>(i);
-    data["charts"][CurveName(curve)] = {
-        {"x", {chart.x0, chart.x1}}, {"steps", {chart.step0, chart.step1}}, {"unit", UnitOf(curve)}};
+    data["charts"][CurveName(curve)] = {{"steps", {chart.step0, chart.step1}},
+                                        {"values", {chart.value0, chart.value1}},
+                                        {"log", chart.is_log},
+                                        {"unit", UnitOf(curve)}};
   }
   for (size_t i = 0; i < runs.size(); ++i) {
     const RunCurves& run = runs[i];
     Json parts = Json::array();
     for (const RunPart& part : run.parts) parts.push_back(PartData(run, part));
     data["runs"].push_back({{"path", Printable(run.path)},
+                            {"name", Printable(run.name)},
                             {"class", RunClass(i)},
                             {"lines", run.lines},
                             {"stride", run.stride},

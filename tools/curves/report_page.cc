@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 //   Headline, Tiles   the runs; for a single run its totals
-//   Notes             what the page leaves out or summarises, run by run
 //   Table             a row for each run
+//   Notes             what the page leaves out or summarises, run by run
 //   Charts            a card for each curve
-//   data, script      the points as JSON; values at the pointer
+//   Unmeasured        runs without a measure of the hidden communication
+//   data, scripts     the points as JSON; smoothing, values at the pointer, the order of the table
 #include "fsdp/tools/curves/report_page.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -19,12 +21,10 @@
 #include "fsdp/tools/curves/report_script.h"
 #include "fsdp/tools/curves/report_style.h"
 #include "fsdp/tools/page/html.h"
+#include "fsdp/tools/page/table_script.h"
 
 namespace fsdp {
 namespace {
-
-// The width of a drawing in its own row; small ones have half of it, without the gap.
-constexpr int kWide = 1240;
 
 struct Card {
   const char* title;
@@ -36,18 +36,25 @@ struct Card {
 const std::vector<Card>& Cards() {
   static const auto& cards = *new std::vector<Card>{
       {"Loss",
-       "mean over the batch, nats per token",
+       "mean over the batch",
        // Not from zero: the last improvements of a loss would be invisible.
-       {.curve = Curve::kLoss, .may_be_log = true, .width = kWide, .height = 320}},
-      {"Gradient norm", "before clipping", {.curve = Curve::kGradNorm, .may_be_log = true}},
-      {"Learning rate", "", {.curve = Curve::kLr, .from_zero = true}},
-      {"Tokens per second", "of all ranks", {.curve = Curve::kTokensPerSecond, .from_zero = true}},
+       {.curve = Curve::kLoss, .may_be_log = true, .axis_title = "nats per token", .is_large = true}},
+      {"Gradient norm",
+       "before clipping",
+       {.curve = Curve::kGradNorm, .may_be_log = true, .axis_title = "norm of all gradients"}},
+      {"Learning rate", "", {.curve = Curve::kLr, .from_zero = true, .axis_title = "learning rate"}},
+      {"Speed",
+       "of all ranks",
+       {.curve = Curve::kTokensPerSecond, .from_zero = true, .axis_title = "tokens per second"}},
       {"Peak memory",
-       "of the device, largest of the ranks",
-       {.curve = Curve::kPeakBytes, .unit = ValueUnit::kBytes, .from_zero = true}},
+       "largest of the ranks",
+       {.curve = Curve::kPeakBytes, .unit = ValueUnit::kBytes, .from_zero = true, .axis_title = "bytes of the device"}},
       {"Hidden communication",
-       "share of rank 0's time in collectives that computation covers",
-       {.curve = Curve::kHiddenShare, .unit = ValueUnit::kShare, .from_zero = true}},
+       "covered by computation",
+       {.curve = Curve::kHiddenShare,
+        .unit = ValueUnit::kShare,
+        .from_zero = true,
+        .axis_title = "share of rank 0's time in collectives"}},
   };
   return cards;
 }
@@ -99,32 +106,49 @@ std::string Tiles(const RunCurves& run) {
       Tile(nonfinite > 0 ? Count(nonfinite) : "none", "values not finite", nonfinite > 0 ? "bad" : "good"), "</div>\n");
 }
 
+std::vector<TableColumn> RunColumns() {
+  std::vector<TableColumn> columns = {{"run"}};
+  for (const char* column : {"steps", "final loss", "best loss", "at step", "tokens/s", "peak memory", "hidden", "time",
+                             "checkpoints", "restarts", "not finite"}) {
+    columns.push_back({column, true});
+  }
+  return columns;
+}
+
 std::string RunRow(const RunCurves& run, size_t index) {
-  const auto cell = [](const std::string& text) { return absl::StrCat("<td class=\"number\">", text, "</td>"); };
+  const auto count = [](int64_t number) { return NumberCell(Count(number), static_cast<double>(number)); };
+  const auto total = [&](Curve curve, double CurveValues::*which, const std::string& text) {
+    const CurveValues& of = run.total(curve);
+    return NumberCell(text, of.finite > 0 ? std::optional<double>(of.*which) : std::nullopt);
+  };
+  const bool has_loss = run.total(Curve::kLoss).finite > 0;
   const int64_t nonfinite = NonFiniteValues(run);
   return absl::StrCat(
-      "<tr><td class=\"run\"><svg class=\"swatch\" viewBox=\"0 0 10 10\"><rect class=\"", RunClass(index),
-      "\" width=\"10\" height=\"10\"/></svg>", Html(run.path), "</td>",
-      cell(run.last ? Count(run.last->step + 1) : "0"), cell(run.last ? LossText(run.last->loss) : "–"),
-      cell(BestLoss(run)), cell(run.total(Curve::kLoss).finite > 0 ? Count(run.best_step) : "–"),
-      cell(TokensPerSecond(run)), cell(TotalText(run, Curve::kPeakBytes, &CurveValues::max, ValueUnit::kBytes)),
-      cell(TotalText(run, Curve::kHiddenShare, &CurveValues::mean, ValueUnit::kShare)), cell(TimeText(run)),
-      cell(Count(run.saves)), cell(Count(run.restarts())),
-      nonfinite > 0 ? absl::StrCat("<td class=\"number bad\">", Count(nonfinite), "</td>") : cell("–"), "</tr>\n");
+      "<tr><td class=\"name\" title=\"", Html(run.path),
+      "\"><svg class=\"swatch\" viewBox=\"0 0 10 10\"><rect class=\"", RunClass(index),
+      "\" width=\"10\" height=\"10\"/></svg>", Name(run.name), "</td>", run.last ? count(run.last->step + 1) : count(0),
+      run.last ? NumberCell(LossText(run.last->loss), run.last->loss) : NumberCell("–", std::nullopt),
+      total(Curve::kLoss, &CurveValues::min, BestLoss(run)),
+      has_loss ? count(run.best_step) : NumberCell("–", std::nullopt),
+      NumberCell(TokensPerSecond(run),
+                 run.seconds > 0 ? std::optional<double>(run.tokens / run.seconds) : std::nullopt),
+      total(Curve::kPeakBytes, &CurveValues::max,
+            TotalText(run, Curve::kPeakBytes, &CurveValues::max, ValueUnit::kBytes)),
+      total(Curve::kHiddenShare, &CurveValues::mean,
+            TotalText(run, Curve::kHiddenShare, &CurveValues::mean, ValueUnit::kShare)),
+      NumberCell(TimeText(run), run.seconds), count(run.saves), count(run.restarts()),
+      NumberCell(nonfinite > 0 ? Count(nonfinite) : "–", static_cast<double>(nonfinite), nonfinite > 0 ? "bad" : ""),
+      "</tr>\n");
 }
 
 std::string Table(const std::vector<RunCurves>& runs) {
-  std::string html = Opening(runs.size() == 1 ? "Run" : "Runs",
-                             "Tokens per second: all tokens by the time of all steps, without saves. Hidden: mean over "
-                             "the steps. For a step that was trained twice, both times count.");
-  absl::StrAppend(&html, "<div class=\"scroll\"><table><tr><th>run</th>");
-  for (const char* column : {"steps", "final loss", "best loss", "at step", "tokens/s", "peak memory", "hidden", "time",
-                             "checkpoints", "restarts", "not finite"}) {
-    absl::StrAppend(&html, "<th class=\"number\">", column, "</th>");
-  }
-  html += "</tr>\n";
+  std::string html = absl::StrCat(Opening("Runs",
+                                          "Tokens per second: all tokens by the time of all steps, without saves. "
+                                          "Hidden: mean over the steps. For a step that was trained twice, both "
+                                          "times count."),
+                                  DataTable("runs", RunColumns()), "<tbody>");
   for (size_t i = 0; i < runs.size(); ++i) absl::StrAppend(&html, RunRow(runs[i], i));
-  return html + "</table></div></section>\n";
+  return html + "</tbody></table></div></section>\n";
 }
 
 // "a.jsonl (FACT), b.jsonl (FACT)", of the runs that are `chosen`; only the fact if there is a single run.
@@ -133,7 +157,7 @@ std::string Names(const std::vector<RunCurves>& runs, const std::function<bool(c
   std::string names;
   for (const RunCurves& run : runs) {
     if (!chosen(run)) continue;
-    const std::string name = Html(run.path);
+    const std::string name = Name(run.name);
     const std::string what = fact ? fact(run) : "";
     absl::StrAppend(&names, names.empty() ? "" : ", ", runs.size() == 1 && fact ? what : name,
                     runs.size() > 1 && fact ? absl::StrCat(" (", what, ")") : "");
@@ -145,7 +169,7 @@ std::string Names(const std::vector<RunCurves>& runs, const std::function<bool(c
 std::string Notes(const std::vector<RunCurves>& runs) {
   std::string html;
   const auto say = [&](const RunCurves& run, const std::string& what) {
-    absl::StrAppend(&html, "<p>", runs.size() > 1 ? absl::StrCat(Html(run.path), ": ") : "", what, "</p>\n");
+    absl::StrAppend(&html, "<p>", runs.size() > 1 ? absl::StrCat(Name(run.name), ": ") : "", what, "</p>\n");
   };
   for (const RunCurves& run : runs) {
     if (run.lines == 0) say(run, "no step is in the file yet.");
@@ -167,21 +191,25 @@ std::string Notes(const std::vector<RunCurves>& runs) {
                     "value by the band: ",
                     thinned, ".</p>\n");
   }
+  return html.empty() ? "" : absl::StrCat("<section class=\"notes\">", html, "</section>\n");
+}
+
+// A line below the charts, of which one is missing; empty if none is.
+std::string Unmeasured(const std::vector<RunCurves>& runs) {
   const std::string unmeasured =
       Names(runs, [](const RunCurves& run) { return run.lines > 0 && run.total(Curve::kHiddenShare).finite == 0; });
-  if (!unmeasured.empty()) {
-    absl::StrAppend(&html, "<p>The hidden share of communication was not measured", runs.size() > 1 ? ": " : "",
-                    runs.size() > 1 ? unmeasured : "", " (train_gpt measures it with --tensorboard).</p>\n");
-  }
-  return html.empty() ? "" : absl::StrCat("<section class=\"notes\">", html, "</section>\n");
+  if (unmeasured.empty()) return "";
+  return absl::StrCat("<p class=\"below\">The hidden share of communication was not measured",
+                      runs.size() > 1 ? ": " : "", runs.size() > 1 ? unmeasured : "",
+                      " (train_gpt measures it with --tensorboard).</p>\n");
 }
 
 // The meaning of the marks that occur.
 std::string Legend(const std::vector<RunCurves>& runs) {
-  std::string html = "<div class=\"legend\" style=\"margin-top:18px\">";
+  std::string html = "<div class=\"legend marks\">";
   if (runs.size() > 1) {
     for (size_t i = 0; i < runs.size(); ++i) {
-      absl::StrAppend(&html, LegendEntry(RunClass(i).c_str(), Html(runs[i].path)));
+      absl::StrAppend(&html, LegendEntry(RunClass(i).c_str(), Name(runs[i].name)));
     }
   }
   const auto mark = [&](bool is_there, const char* css, const char* path, const char* what) {
@@ -192,10 +220,10 @@ std::string Legend(const std::vector<RunCurves>& runs) {
   const auto any = [&](const auto& has) { return std::any_of(runs.begin(), runs.end(), has); };
   // The legend has only the marks that occur, so a plain run has a short one.
   const bool restarts = any([](const RunCurves& run) { return run.restarts() > 0; });
-  mark(any([](const RunCurves& run) { return run.saves > 0; }), "save", "M11 3l4 7h-8z", "checkpoint");
+  mark(any([](const RunCurves& run) { return run.saves > 0; }), "save", "M11 2v8", "checkpoint");
   mark(restarts, "restart\" stroke-dasharray=\"2 2", "M11 0v12", "restart");
   mark(restarts, "lost", "M1 6h20", "pale: steps that were trained again");
-  mark(any([](const RunCurves& run) { return NonFiniteValues(run) > 0; }), "nonfinite", "M8 3l6 6m0 -6l-6 6",
+  mark(any([](const RunCurves& run) { return NonFiniteValues(run) > 0; }), "nonfinite", "M11 6h0",
        "value that is not finite");
   mark(any([](const RunCurves& run) { return run.stride > 1; }), "band", "M0 2h22v8h-22z", "smallest to largest");
   return html + "</div>\n";
@@ -208,29 +236,39 @@ std::vector<LineChart> DrawCharts(const std::vector<RunCurves>& runs) {
   size_t last = 0;
   for (const Card& card : Cards()) {
     charts.push_back(DrawLineChart(runs, card.options));
-    if (card.options.width == kWide || charts.back().svg.empty()) continue;
+    if (card.options.is_large || charts.back().svg.empty()) continue;
     ++small;
     last = charts.size() - 1;
   }
   // An odd one would leave half of a row empty.
   if (small % 2 == 0) return charts;
   ChartOptions options = Cards()[last].options;
-  options.width = kWide;
+  options.is_large = true;
   charts[last] = DrawLineChart(runs, options);
   return charts;
 }
 
-std::string Charts(const std::vector<LineChart>& charts) {
+// "b is on a", of runs whose curves cover each other; may be empty.
+std::string Coincident(const std::vector<RunCurves>& runs, const LineChart& chart) {
+  std::string text;
+  for (const auto& [first, second] : chart.coincident) {
+    absl::StrAppend(&text, text.empty() ? "<p class=\"same\">" : ", ", Name(runs[second].name), " is on ",
+                    Name(runs[first].name));
+  }
+  return text.empty() ? "" : text + "</p>";
+}
+
+std::string Charts(const std::vector<RunCurves>& runs, const std::vector<LineChart>& charts) {
   std::string html = "<div class=\"charts\">\n";
   for (size_t i = 0; i < charts.size(); ++i) {
     const Card& card = Cards()[i];
     // No run has a value of it.
     if (charts[i].svg.empty()) continue;
-    std::string what = card.what;
-    if (charts[i].is_log) absl::StrAppend(&what, what.empty() ? "" : ", ", "logarithmic");
-    absl::StrAppend(&html, "<section class=\"", charts[i].x1 > kWide / 2 ? "wide" : "", "\" data-curve=\"",
-                    CurveName(card.options.curve), "\"><h2>", card.title, "</h2><small>", what,
-                    "</small><span class=\"readout\"></span>", charts[i].svg, "</section>\n");
+    const bool is_full = charts[i].svg.find("plot large") != std::string::npos;
+    absl::StrAppend(&html, "<section class=\"", is_full ? "full" : "", "\" data-curve=\"",
+                    CurveName(card.options.curve), "\"><h2>", card.title, "</h2><small>", card.what,
+                    "</small><output class=\"readout\"></output>", charts[i].svg, Coincident(runs, charts[i]),
+                    "</section>\n");
   }
   return html + "</div>\n";
 }
@@ -243,7 +281,7 @@ std::string Headline(const std::vector<RunCurves>& runs) {
     what = absl::StrCat("steps ", Count(run.parts.front().first_step), " to ", Count(run.last->step), ", ",
                         Count(run.lines), " lines");
   }
-  return absl::StrCat("<h1>", Html(run.path), "</h1><p>Training run: ", what, "</p>\n");
+  return absl::StrCat("<h1>", Name(run.name), "</h1><p>Training run: ", what, "<br>", Name(run.path), "</p>\n");
 }
 
 }  // namespace
@@ -253,19 +291,18 @@ int64_t PointsOfRun(size_t runs) {
   return std::max<int64_t>(100, 1'000 / static_cast<int64_t>(std::max<size_t>(1, runs)));
 }
 
-// The content security policy is a second guard: the page has no reference to another place anyway.
 std::string ReportPage(const std::vector<RunCurves>& runs) {
+  std::vector<PageScript> scripts = {kReportScript};
+  if (runs.size() > 1) scripts.push_back(kTableScript);
   const std::vector<LineChart> charts = DrawCharts(runs);
-  const std::string title = runs.size() == 1 ? runs[0].path : absl::StrCat(runs.size(), " training runs");
-  std::string html = PageHead(title, kReportStyle,
-                              "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src "
-                              "'unsafe-inline'; script-src 'unsafe-inline'\">");
+  const std::string title = runs.size() == 1 ? runs[0].name : absl::StrCat(runs.size(), " training runs");
+  std::string html = PageHead(title, absl::StrCat(kReportStyle, ColumnLabels("runs", RunColumns())), scripts);
   absl::StrAppend(&html, Headline(runs), runs.size() == 1 ? Tiles(runs[0]) : Table(runs), Notes(runs), Legend(runs),
-                  Charts(charts));
+                  Charts(runs, charts), Unmeasured(runs));
   absl::StrAppend(&html, "<script type=\"application/json\" id=\"data\">", ReportData(runs, charts), "</script>\n");
-  absl::StrAppend(&html, "<script>", kReportScript, "</script>\n");
   return absl::StrCat(html, PageFoot("Made by report from train_gpt --metrics. Point at a chart to see the values of a "
-                                     "step; the points are in the page as JSON."));
+                                     "step; the points are in the page as JSON.",
+                                     scripts));
 }
 
 }  // namespace fsdp

@@ -133,7 +133,7 @@ TEST(ReportProgramTest, RefusesMetricsThatAreNoFile) {
 }
 
 std::string Chromium() {
-  for (const char* path : {"/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"}) {
+  for (const char* path : {"/usr/bin/chromium", "/usr/bin/chromium-headless-shell", "/usr/bin/google-chrome"}) {
     if (access(path, X_OK) == 0) return path;
   }
   return "";
@@ -143,7 +143,7 @@ std::string Chromium() {
 // browser prints after running the page shows both. Its console goes to stderr, which is in the output too.
 TEST(ReportProgramTest, ABrowserShowsEveryCurveAndReportsNoError) {
   const std::string chromium = Chromium();
-  if (chromium.empty()) GTEST_SKIP() << "there is no Chromium here; apt-get install chromium";
+  if (chromium.empty()) GTEST_SKIP() << "there is no Chromium here: apt-get install chromium-headless-shell";
   const std::string directory = NewDirectory();
   const std::string page = directory + "/page.html";
   const ProgramResult made =
@@ -162,20 +162,20 @@ TEST(ReportProgramTest, ABrowserShowsEveryCurveAndReportsNoError) {
     const size_t at = shown.output.find(absl::StrCat("data-curve=\"", curve, "\""));
     ASSERT_NE(at, std::string::npos) << curve << "\n" << shown.output;
     const std::string section = shown.output.substr(at, shown.output.find("</section>", at) - at);
-    EXPECT_THAT(section, AllOf(HasSubstr("class=\"line r0\""), HasSubstr("class=\"line r1\""),
-                               HasSubstr("class=\"line r0 lost\""), HasSubstr("class=\"restart r1\""),
-                               HasSubstr("class=\"save r1\""), HasSubstr("class=\"cursor\"")))
+    EXPECT_THAT(section,
+                AllOf(HasSubstr("class=\"line r0\""), HasSubstr("class=\"line r1"), HasSubstr("class=\"line r0 lost\""),
+                      HasSubstr("class=\"restart r1\""), HasSubstr("class=\"save r1\""), HasSubstr("class=\"cursor\"")))
         << curve;
   }
-  EXPECT_THAT(shown.output, AllOf(HasSubstr("1 of 10 lines not finite"), HasSubstr("a&lt;b&gt;.jsonl")));
+  EXPECT_THAT(shown.output, AllOf(HasSubstr("1 of 10 lines not finite"), HasSubstr("a&lt;b&gt;.<wbr>jsonl")));
 
-  // The check can fail: the same page with a script that throws.
+  // The policy allows the page's own script only: one that was altered does not run.
   std::string broken = ReadFile(page);
   broken.insert(broken.find("\"use strict\";"), "throw new Error(\"made to fail\");");
   std::ofstream(directory + "/broken.html") << broken;
   ASSERT_OK_AND_ASSIGN(const ProgramResult failed, print(directory + "/broken.html"));
   EXPECT_THAT(failed.output,
-              AllOf(HasSubstr("CONSOLE"), HasSubstr("made to fail"), Not(HasSubstr("class=\"cursor\""))));
+              AllOf(HasSubstr("CONSOLE"), HasSubstr("Content Security Policy"), Not(HasSubstr("class=\"cursor\""))));
 }
 
 }  // namespace

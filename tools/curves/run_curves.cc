@@ -167,6 +167,7 @@ absl::StatusOr<RunCurves> ReadRunCurves(const std::string& path, int64_t points)
   FSDP_ASSIGN_OR_RETURN(const OpenedFile file, OpenToRead(path));
   RunCurves run;
   run.path = path;
+  run.name = path;
   CurveBuilder builder(run, points);
   std::string buffer(kMaxLine, '\0');
   size_t held = 0;  // bytes at the beginning of the buffer, without a newline so far

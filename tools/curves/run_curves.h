@@ -63,6 +63,9 @@ struct RunCurves {
   // As the user gave it.
   std::string path;
 
+  // What a page calls it (run_names.h); the path until someone gives it a name.
+  std::string name;
+
   // In the order of the file. Each part but the first is a restart: a line records it, or its step does not follow the
   // last.
   std::vector<RunPart> parts;

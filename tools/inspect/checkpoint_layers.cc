@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Two folds keep the charts readable. Tensors fold into layers by their names (LayerOf), in the order in which the
-// layers first appear; then, if there are more layers than rows, each row takes as many neighbouring layers as needed.
-// Files fold into rows in the same way. Everything is a sum over tensors, so one pass over the manifest fills all rows.
+// Two folds keep the charts readable. Tensors fold into layers by their names (LayerOf); then, if there are more layers
+// than rows, each row takes as many neighbouring layers as needed. Files fold into rows in the same way. Everything is
+// a sum over tensors, so one pass over the manifest fills all rows.
 #include "fsdp/tools/inspect/checkpoint_layers.h"
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "fsdp/tools/inspect/model_order.h"
 
 namespace fsdp {
 namespace {
@@ -37,34 +39,13 @@ std::string Range(const std::string& first, const std::string& last) {
   return absl::StrCat(first.substr(0, first.size() - suffix), "–", last.substr(prefix));
 }
 
-// Maps a parameter's name to the row of its layer.
-class LayerIndex {
- public:
-  explicit LayerIndex(const Manifest& manifest) {
-    // In the order of the manifest, so that neighbouring layers are neighbouring rows.
-    for (const StoredTensor& tensor : manifest.tensors) {
-      if (tensor.key.section == Section::kExtra) continue;
-      const std::string layer = LayerOf(tensor.key.fqn);
-      if (index_.emplace(layer, names_.size()).second) names_.push_back(layer);
-    }
-    per_row_ = std::max<size_t>(1, RowsPerRow(names_.size(), kMaxLayerRows));
+LayerIndex IndexOf(const Manifest& manifest) {
+  std::vector<std::string> layers;
+  for (const StoredTensor& tensor : manifest.tensors) {
+    if (tensor.key.section != Section::kExtra) layers.push_back(LayerOf(tensor.key.fqn));
   }
-
-  size_t RowOf(const std::string& fqn) const { return index_.at(LayerOf(fqn)) / per_row_; }
-
-  std::vector<LayerRow> Rows() const {
-    std::vector<LayerRow> rows;
-    for (size_t i = 0; i < names_.size(); i += per_row_) {
-      rows.emplace_back().name = Range(names_[i], names_[std::min(i + per_row_, names_.size()) - 1]);
-    }
-    return rows;
-  }
-
- private:
-  std::map<std::string, size_t> index_;
-  std::vector<std::string> names_;
-  size_t per_row_ = 1;
-};
+  return LayerIndex(layers);
+}
 
 void AddToLayer(const StoredTensor& tensor, const TensorStatistics& statistics, LayerRow& row) {
   const int64_t nbytes = tensor.shape.numel() * SizeOf(tensor.dtype);
@@ -95,6 +76,21 @@ void AddToFiles(const StoredTensor& tensor, size_t layer, size_t files_per_row, 
 
 }  // namespace
 
+LayerIndex::LayerIndex(const std::vector<std::string>& layers) {
+  const std::set<std::string> distinct(layers.begin(), layers.end());
+  names_ = InModelOrder({distinct.begin(), distinct.end()});
+  for (size_t i = 0; i < names_.size(); ++i) index_.emplace(names_[i], i);
+  per_row_ = std::max<size_t>(1, RowsPerRow(names_.size(), kMaxLayerRows));
+}
+
+std::vector<std::string> LayerIndex::Rows() const {
+  std::vector<std::string> rows;
+  for (size_t i = 0; i < names_.size(); i += per_row_) {
+    rows.push_back(Range(names_[i], names_[std::min(i + per_row_, names_.size()) - 1]));
+  }
+  return rows;
+}
+
 int64_t FileRow::payload_bytes() const {
   const int64_t model = std::accumulate(model_bytes.begin(), model_bytes.end(), int64_t{0});
   return std::accumulate(optim_bytes.begin(), optim_bytes.end(), model) + extra_bytes;
@@ -115,14 +111,15 @@ std::string LayerOf(const std::string& fqn) {
 // Extra values have no layer: AddToFiles counts them separately, and ignores the layer passed for them.
 CheckpointLayers LayersOf(const Manifest& manifest, const TensorStatistics& statistics) {
   CheckpointLayers result;
-  const LayerIndex index(manifest);
-  result.layers = index.Rows();
+  const LayerIndex index = IndexOf(manifest);
+  for (std::string& name : index.Rows()) result.layers.emplace_back().name = std::move(name);
   // At least 1: a checkpoint may have no files, and a division by 0 follows otherwise.
   const size_t files_per_row = std::max<size_t>(1, RowsPerRow(manifest.files.size(), kMaxFileRows));
   for (size_t i = 0; i < manifest.files.size(); i += files_per_row) {
     FileRow& row = result.files.emplace_back();
     const size_t last = std::min(i + files_per_row, manifest.files.size()) - 1;
     row.name = Range(manifest.files[i].name, manifest.files[last].name);
+    for (size_t file = i; file <= last; ++file) row.nbytes += manifest.files[file].nbytes;
     row.model_bytes.resize(result.layers.size());
     row.optim_bytes.resize(result.layers.size());
   }
@@ -133,6 +130,10 @@ CheckpointLayers LayersOf(const Manifest& manifest, const TensorStatistics& stat
     if (!is_extra) AddToLayer(tensor, statistics, result.layers[layer]);
   }
   for (const LayerRow& row : result.layers) result.weights.Add(row.weights);
+  const auto empty = std::stable_partition(result.files.begin(), result.files.end(),
+                                           [](const FileRow& row) { return row.payload_bytes() > 0; });
+  result.empty_files.assign(empty, result.files.end());
+  result.files.erase(empty, result.files.end());
   return result;
 }
 

@@ -45,6 +45,9 @@ struct FileRow {
   // "rank-00000-of-00064.h5", or "rank-00000–00001-of-00064.h5".
   std::string name;
 
+  // The sizes of the files themselves.
+  int64_t nbytes = 0;
+
   // Payload in these files, in bytes. The vectors have an element for each LayerRow, in the order of the rows.
   std::vector<int64_t> model_bytes;
   std::vector<int64_t> optim_bytes;
@@ -58,12 +61,36 @@ struct FileRow {
 
 // All rows. The sizes of the vectors are at most kMaxLayerRows and kMaxFileRows.
 struct CheckpointLayers {
-  // In the order in which layers and files first appear in the manifest.
+  // Layers in the order of a model (model_order.h), files in the order of the manifest.
   std::vector<LayerRow> layers;
   std::vector<FileRow> files;
 
+  // Files without a value: parity, and files that only describe others.
+  std::vector<FileRow> empty_files;
+
   // The sum of LayerRow::weights over all layers.
   ValueStatistics weights;
+};
+
+// Maps the names of parameters to rows: LayerOf, and neighbours in the order of a model share a row if there are more
+// than kMaxLayerRows.
+class LayerIndex {
+ public:
+  // `layers` may repeat.
+  explicit LayerIndex(const std::vector<std::string>& layers);
+
+  // The names of the rows.
+  std::vector<std::string> Rows() const;
+
+  bool Has(const std::string& fqn) const { return index_.count(LayerOf(fqn)) != 0; }
+
+  // Precondition: Has(fqn).
+  size_t RowOf(const std::string& fqn) const { return index_.at(LayerOf(fqn)) / per_row_; }
+
+ private:
+  std::map<std::string, size_t> index_;
+  std::vector<std::string> names_;
+  size_t per_row_ = 1;
 };
 
 // The statistics of tensors by their keys, as ReadStatistics returns them.

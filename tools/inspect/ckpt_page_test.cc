@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/tools/inspect/page_charts.h"
+#include "fsdp/tools/inspect/tensor_table.h"
+#include "fsdp/tools/page/page_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -51,6 +53,17 @@ CheckpointSummary SummaryOf(int tensors, int files, int64_t numel) {
   return summary;
 }
 
+RunFacts FactsOf() {
+  RunFacts facts;
+  facts.absolute_path = "/home/me/runs/step-00000100";
+  facts.date = "2026-11-27 07:20 UTC";
+  return facts;
+}
+
+std::string Page(const CheckpointSummary& summary, const TensorStatistics& statistics) {
+  return CheckpointPage(summary, statistics, FactsOf());
+}
+
 TensorStatistics StatisticsOf(const CheckpointSummary& summary, const std::vector<float>& values) {
   TensorStatistics statistics;
   for (const StoredTensor& tensor : summary.manifest.tensors) statistics[tensor.key] = Statistics(values);
@@ -59,7 +72,7 @@ TensorStatistics StatisticsOf(const CheckpointSummary& summary, const std::vecto
 
 TEST(CheckpointPageTest, ShowsShardsSizesValuesMomentsAndTensors) {
   const CheckpointSummary summary = SummaryOf(4, 2, 1000);
-  const std::string page = CheckpointPage(summary, StatisticsOf(summary, {-0.5f, 0.25f, 0, 2}));
+  const std::string page = Page(summary, StatisticsOf(summary, {-0.5f, 0.25f, 0, 2}));
   EXPECT_THAT(page, AllOf(HasSubstr("runs/step-00000100"), HasSubstr("sharded checkpoint of step 100, world size 2"),
                           HasSubstr("Who holds what"), HasSubstr("rank-1.h5"), HasSubstr("model of layers.1: 4.0 kB")));
   EXPECT_THAT(page,
@@ -67,25 +80,94 @@ TEST(CheckpointPageTest, ShowsShardsSizesValuesMomentsAndTensors) {
                     HasSubstr("exp_avg"), HasSubstr("model/layers.1.bias"), HasSubstr("rank-1.h5 [500, 1000)")));
 }
 
-TEST(CheckpointPageTest, LoadsNothingAndRunsNothing) {
+TEST(CheckpointPageTest, LoadsNothing) {
   const CheckpointSummary summary = SummaryOf(4, 2, 1000);
-  const std::string page = CheckpointPage(summary, StatisticsOf(summary, {1}));
-  for (const char* outside : {"http", "<script", "<img", "<link", "@import", "url("}) {
-    EXPECT_THAT(page, Not(HasSubstr(outside)));
+  const std::string page = Page(summary, StatisticsOf(summary, {1}));
+  ExpectLoadsNothing(page);
+  ExpectTagsClose(page);
+}
+
+TEST(CheckpointPageTest, SaysWhichCheckpointAndFromWhen) {
+  const std::string page = Page(SummaryOf(1, 1, 10), {});
+  EXPECT_THAT(page,
+              AllOf(HasSubstr("<title>runs/step-00000100</title>"),
+                    HasSubstr("<bdi>/<wbr>home/<wbr>me/<wbr>runs/<wbr>step-00000100</bdi>, 2026-11-27 07:20 UTC")));
+}
+
+TEST(CheckpointPageTest, RowsAreByLayerInTheOrderOfAModelWithTheirStates) {
+  CheckpointSummary summary = SummaryOf(6, 1, 10);
+  const char* names[] = {"h.10.w", "h.2.w", "ln_f.w", "wte.w", "h.2.b", "h.10.b"};
+  for (int i = 0; i < 6; ++i) {
+    for (const int state : {0, 1}) summary.manifest.tensors[2 * i + state].key.fqn = names[i];
   }
+  const std::string page = Page(summary, StatisticsOf(summary, {1}));
+  std::string order;
+  for (size_t at = page.find("title=\"", page.find("<h2>Tensors")); at != std::string::npos;
+       at = page.find("title=\"", at + 1)) {
+    order += page.substr(at + 7, page.find('"', at + 7) - at - 7) + "\n";
+  }
+  EXPECT_EQ(order,
+            "model/wte.w\noptim/state/wte.w/exp_avg\nmodel/h.2.b\noptim/state/h.2.b/exp_avg\nmodel/h.2.w\n"
+            "optim/state/h.2.w/exp_avg\nmodel/h.10.b\noptim/state/h.10.b/exp_avg\nmodel/h.10.w\n"
+            "optim/state/h.10.w/exp_avg\nmodel/ln_f.w\noptim/state/ln_f.w/exp_avg\n");
+  EXPECT_THAT(page, HasSubstr("<tr class=\"optim\">"));
+}
+
+TEST(CheckpointPageTest, ShardsAreShownIfThereAreSeveralFiles) {
+  EXPECT_THAT(Page(SummaryOf(1, 2, 10), {}), HasSubstr("<th scope=\"col\" class=\" unsorted\">shards"));
+  EXPECT_THAT(Page(SummaryOf(1, 1, 10), {}), Not(HasSubstr(">shards")));
+}
+
+TEST(CheckpointPageTest, FilesWithoutValuesAreNamedAndHaveNoRow) {
+  CheckpointSummary summary = SummaryOf(1, 1, 10);
+  summary.manifest.files.push_back({"parity-00000-of-00001.h5", 34'000'000, {}, {}, {}, {}});
+  const std::string page = Page(summary, {});
+  EXPECT_THAT(page, HasSubstr("Without values of their own: <bdi>parity-00000-of-00001.<wbr>h5</bdi> (34 MB)"));
+  EXPECT_THAT(page, Not(HasSubstr(">0 B<")));
+}
+
+TEST(CheckpointPageTest, WhatTheCheckpointRecordsIsOnThePage) {
+  RunFacts facts = FactsOf();
+  facts.attributes = {{"model.n_head", int64_t{4}}, {"options.lr", 1e-3}, {"data.path", std::string("a<b>.txt")}};
+  facts.texts[StateKey::ParamGroups()] = R"([{"lr": 0.25, "betas": [0.9, 0.95], "params": ["a", "b", "c"]}])";
+  facts.texts[StateKey::Extra("step")] = "100";
+  facts.longer_texts[StateKey::Extra("loader")] = 1'000'000;
+  facts.config = R"({"hidden_size": 48, "architectures": ["GPT2LMHeadModel"]})";
+  const std::string page = CheckpointPage(SummaryOf(1, 1, 10), {}, facts);
+  for (const char* fact :
+       {"<h3>model</h3>", "<dt><bdi>n_head</bdi></dt><dd><bdi>4</bdi></dd>", "<dt><bdi>lr</bdi></dt><dd><bdi>0.001",
+        "a&lt;b&gt;.txt", "<h3>param_groups</h3>", "<bdi>0.25</bdi>", "[0.9,0.95]",
+        "<dt><bdi>params</bdi></dt><dd><bdi>3</bdi></dd>", "<dt><bdi>step</bdi></dt><dd><bdi>100</bdi></dd>",
+        "a text of 1.0 MB", "<h3>config.json</h3>", "[&quot;GPT2LMHeadModel&quot;]"}) {
+    EXPECT_THAT(page, HasSubstr(fact));
+  }
+  ExpectTagsClose(page);
+}
+
+TEST(CheckpointPageTest, HostileFactsAreTextAndBounded) {
+  RunFacts facts = FactsOf();
+  for (int i = 0; i < 10'000; ++i) facts.attributes[absl::StrCat("<b>", i, ".<script>")] = std::string(10'000, '<');
+  facts.texts[StateKey::ParamGroups()] = "[{\"a\":" + std::string(1'000'000, '[');
+  facts.config = "{\"a\":" + std::string(5'000, '[') + std::string(5'000, ']') + "}";
+  const std::string page = CheckpointPage(SummaryOf(1, 1, 10), {}, facts);
+  EXPECT_THAT(page, AllOf(Not(HasSubstr("<b>0")), Not(HasSubstr("<script>."))));
+  EXPECT_LT(page.size(), 100'000u);
+  ExpectTagsClose(page);
 }
 
 TEST(CheckpointPageTest, HostileNamesAreText) {
   CheckpointSummary summary = SummaryOf(1, 1, 10);
   summary.manifest.tensors[0].key.fqn = "<script>alert(\"1\")</script>\n.weight";
-  const std::string page = CheckpointPage(summary, {});
-  EXPECT_THAT(page, AllOf(Not(HasSubstr("<script")), HasSubstr("&lt;script&gt;alert(")));
+  const std::string page = Page(summary, {});
+  EXPECT_THAT(page, AllOf(Not(HasSubstr("<script>alert")), HasSubstr("&lt;script&gt;alert(")));
+  ExpectTagsClose(page);
 }
 
 TEST(CheckpointPageTest, NaNIsSeenAtOnce) {
   const CheckpointSummary summary = SummaryOf(1, 1, 10);
-  EXPECT_THAT(CheckpointPage(summary, StatisticsOf(summary, {1, 0.0f / 0.0f})), HasSubstr("<b class=\"bad\">2 / 0"));
-  EXPECT_THAT(CheckpointPage(summary, StatisticsOf(summary, {1})), HasSubstr("<b class=\"good\">none"));
+  EXPECT_THAT(Page(summary, StatisticsOf(summary, {1, 0.0f / 0.0f})),
+              AllOf(HasSubstr("<b class=\"bad\">2 / 0"), HasSubstr("<tr class=\"model bad\">")));
+  EXPECT_THAT(Page(summary, StatisticsOf(summary, {1})), HasSubstr("<b class=\"good\">none"));
 }
 
 TEST(CheckpointPageTest, TheSizeOfThePageIsBounded) {
@@ -96,12 +178,12 @@ TEST(CheckpointPageTest, TheSizeOfThePageIsBounded) {
   }
   for (const int files : {16, 64, 1'000}) {
     const CheckpointSummary summary = SummaryOf(5'000, files, 4096);
-    const std::string page = CheckpointPage(summary, StatisticsOf(summary, values));
+    const std::string page = Page(summary, StatisticsOf(summary, values));
     EXPECT_LT(page.size(), 2 << 20) << files;
-    EXPECT_THAT(page, AllOf(HasSubstr("The 400 largest of 10"), HasSubstr("layers.0–39")));
-    if (files == 1'000) {
-      EXPECT_THAT(page, AllOf(HasSubstr("rank-0–20.h5"), HasSubstr("1000 shards")));
-    }
+    // Not EXPECT_THAT, which would print all of it.
+    for (const char* part : {"The 400 largest of 10", "layers.0–39"}) EXPECT_NE(page.find(part), std::string::npos);
+    if (files != 1'000) continue;
+    for (const char* part : {"rank-0–20.<wbr>h5", "1000 shards"}) EXPECT_NE(page.find(part), std::string::npos);
   }
 }
 

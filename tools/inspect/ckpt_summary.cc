@@ -3,8 +3,6 @@
 // A summary of any format is a Manifest: for the formats without one it is made here, from their headers. So the text,
 // the JSON and the page are each written once. Members that a format does not have (step, kind, digests) stay at their
 // defaults, and the output leaves them out by the traits of the format.
-#include "fsdp/tools/inspect/ckpt_summary.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -34,22 +32,12 @@
 #include "fsdp/checkpoint/storage/unread.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_source.h"
+#include "fsdp/tools/inspect/ckpt_summary.h"
+#include "fsdp/tools/inspect/whole_step.h"
 
 namespace fsdp {
 
 namespace {
-
-// The manifest of a step whose metadata are whole, of which all files are there and have their sizes.
-absl::StatusOr<Manifest> ReadWholeStep(const std::string& root, const std::string& name) {
-  const std::string path = JoinPath(root, name);
-  FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadCheckpointManifest(path));
-  FSDP_RETURN_IF_ERROR(CheckFilesPresent(PosixFileSystem(), path, manifest));
-  const std::string recorded = StepName(manifest.save.step);
-  if (manifest.save.has_step && (name == recorded || name == manifest.save.name)) return manifest;
-  return absl::DataLossError(
-      absl::StrCat("its manifest is of ", manifest.save.StepText(), ", expected the step of its name",
-                   manifest.save.has_step ? absl::StrCat("; as ", recorded, " it would be a step") : std::string()));
-}
 
 // Takes the newest step of a ROOT whose metadata are whole, and reads no other file: a step may be a terabyte.
 absl::Status TakeNewestStep(const std::string& root, CheckpointSummary& summary) {
@@ -140,7 +128,7 @@ void CheckpointSummary::FillManifest() {
   ForEachTensor([this](const StoredTensor& tensor, int64_t) { manifest.tensors.push_back(tensor); });
 }
 
-absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const SummaryOptions& options) {
+absl::StatusOr<CheckpointSummary> Summarise(const std::string& path) {
   if (IsS3Url(path)) return SummariseRemote(path);
   CheckpointSummary summary;
   summary.asked_for = path;
@@ -148,10 +136,7 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const Summa
   FSDP_ASSIGN_OR_RETURN(summary.format, FindFormat(path));
   FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source, SourceOptionsFromFlags());
   FSDP_RETURN_IF_ERROR(summary.format->CheckApply(source));
-  if (summary.traits().is_root && options.verify_root) {
-    FSDP_ASSIGN_OR_RETURN(summary.path, LatestCheckpoint(path, &summary.skipped));
-    summary.is_verified = true;
-  } else if (summary.traits().is_root) {
+  if (summary.traits().is_root) {
     FSDP_RETURN_IF_ERROR(TakeNewestStep(path, summary));
     ReadShortTexts(summary);
     return summary;

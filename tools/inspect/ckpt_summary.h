@@ -42,7 +42,7 @@ struct CheckpointSummary {
   std::string asked_for;
   std::string path;
 
-  // SummaryOptions::verify_root was set, and `path` is the step that it found.
+  // Every value of `path`, the newest step of a ROOT of which that can be said, was read and verifies.
   bool is_verified = false;
 
   // Sentences about newer steps of the ROOT that are damaged.
@@ -91,16 +91,10 @@ struct CheckpointSummary {
   void FillManifest();
 };
 
-struct SummaryOptions {
-  // Of a ROOT take the newest step of which every byte verifies, as a command does that uses values. By default it is
-  // the newest with a whole manifest, of which every file is there and has its size.
-  bool verify_root = false;
-};
-
 // Reads the metadata of the checkpoint at `path`, or of a step of a ROOT, and no values. `path` may be a URL of an
 // object store ("s3://models/gpt2"), or of a run in it, whose newest step is then read. Errors are those from
 // FindFormat and the format's reader, or from the store; kNotFound for a ROOT without such a step.
-absl::StatusOr<CheckpointSummary> Summarise(const std::string& path, const SummaryOptions& options = {});
+absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
 
 // Takes a text piece by piece: with a line for each tensor it may be larger than everything else in memory.
 using TextSink = std::function<void(const std::string& piece)>;

@@ -28,9 +28,14 @@ std::string Open(int height) {
                          height);
 }
 
+// Labels closer than the first share of the width would touch on a wide screen, than the second on a phone.
+constexpr double kLabelShare = 0.055;
+constexpr double kPhoneLabelShare = 0.13;
+
 // A label at `share` of the width, 0 to 1.
-std::string AxisLabel(double share, const std::string& text) {
-  return absl::StrFormat("<text x=\"%.2f%%\" y=\"11\">%s</text>", 100 * share, text);
+std::string AxisLabel(double share, const std::string& text, bool is_wide_only = false) {
+  return absl::StrFormat("<text%s x=\"%.2f%%\" y=\"11\">%s</text>", is_wide_only ? " class=\"wide\"" : "", 100 * share,
+                         text);
 }
 
 std::string PowerOfTen(int exponent) {
@@ -48,21 +53,6 @@ std::vector<int64_t> Columns(const ValueStatistics& statistics, const OctaveRang
 }
 
 }  // namespace
-
-std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height) {
-  std::string svg = Open(height);
-  double x = 0;
-  for (const BarPart& part : parts) {
-    const double width = whole > 0 ? kWidth * part.value / whole : 0;
-    // Narrower parts would be invisible; together they could still be many.
-    if (width >= 0.05) {
-      absl::StrAppendFormat(&svg, "<rect class=\"%s\" x=\"%.1f\" width=\"%.1f\" height=\"%d\">%s</rect>", part.css, x,
-                            width, height, Title(part.title));
-    }
-    x += width;
-  }
-  return svg + "</svg>";
-}
 
 void OctaveRange::Include(const ValueStatistics& statistics) {
   for (int bin = 0; bin < ValueStatistics::kBins; ++bin) {
@@ -94,14 +84,18 @@ std::string HistogramAxisSvg(const OctaveRange& range) {
   std::string svg = "<svg class=\"axis\" height=\"16\">";
   absl::StrAppend(&svg, AxisLabel(0.5, "0"));
   const int lowest = ValueStatistics::kLowestExponent + range.first;
-  const int step = octaves > 40 ? 3 : octaves > 20 ? 2 : 1;
+  // Distances of the last label from the middle, where the 0 is.
+  double last = 0;
+  double last_on_phone = 0;
   for (int exponent = -12; exponent <= 6; ++exponent) {
     const double octave = exponent / std::log10(2.0) - lowest;  // from the smallest magnitude shown
-    // Not next to the 0 in the middle: the labels would overlap.
-    if (octave < 1.5 || octave > octaves || exponent % step != 0) continue;
     const double distance = (octave + 0.5) * column;
-    absl::StrAppend(&svg, AxisLabel(0.5 + distance, PowerOfTen(exponent)));
-    absl::StrAppend(&svg, AxisLabel(0.5 - distance, absl::StrCat("−", PowerOfTen(exponent))));
+    if (octave < 0 || octave > octaves || distance - last < kLabelShare) continue;
+    const bool is_wide_only = distance - last_on_phone < kPhoneLabelShare;
+    last = distance;
+    if (!is_wide_only) last_on_phone = distance;
+    absl::StrAppend(&svg, AxisLabel(0.5 + distance, PowerOfTen(exponent), is_wide_only));
+    absl::StrAppend(&svg, AxisLabel(0.5 - distance, absl::StrCat("−", PowerOfTen(exponent)), is_wide_only));
   }
   return svg + "</svg>";
 }
@@ -124,8 +118,10 @@ std::string DotsSvg(const std::vector<Dot>& dots, int low, int high, int height)
 
 std::string DotsAxisSvg(int low, int high) {
   std::string svg = "<svg class=\"axis\" height=\"16\">";
+  const int phone_step = static_cast<int>(std::ceil(kPhoneLabelShare * (high - low)));
   for (int exponent = low; exponent <= high; ++exponent) {
-    absl::StrAppend(&svg, AxisLabel(static_cast<double>(exponent - low) / (high - low), PowerOfTen(exponent)));
+    absl::StrAppend(&svg, AxisLabel(static_cast<double>(exponent - low) / (high - low), PowerOfTen(exponent),
+                                    (exponent - low) % phone_step != 0));
   }
   return svg + "</svg>";
 }

@@ -13,22 +13,6 @@
 
 namespace fsdp {
 
-// A part of a bar.
-struct BarPart {
-  // In the unit of BarSvg's `whole`.
-  double value = 0;
-
-  // Classes of the style sheet, separated by blanks.
-  std::string css;
-
-  // The browser shows it when the pointer is on the part.
-  std::string title;
-};
-
-// Parts side by side, each as wide as its share of `whole`; parts too narrow to be seen are left out. The chart fills
-// the width of its container and is `height` pixels high.
-std::string BarSvg(const std::vector<BarPart>& parts, double whole, int height);
-
 // The octaves that a histogram shows: from the first to the last in which any of several tensors has elements.
 struct OctaveRange {
   // Octave k has the magnitudes from 2^(kLowestExponent + k) to twice that (ValueStatistics).
@@ -53,7 +37,7 @@ std::string HistogramAxisSvg(const OctaveRange& range);
 struct Dot {
   double value = 0;
 
-  // As in BarPart.
+  // As in BarPart (tools/page/bar_chart.h).
   std::string css;
   std::string title;
 };
