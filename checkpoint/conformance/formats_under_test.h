@@ -27,6 +27,15 @@ struct FormatUnderTest {
   FormatTarget target = {};
   std::set<DType> refused = {};  // dtypes that it cannot hold
 
+  // True for a key that it cannot hold, which it refuses or leaves out by name. Null: it holds every key, or, if it is
+  // model_only, every one of the model.
+  bool (*lacks)(const StateKey& key) = nullptr;
+
+  // Its optimizer state is of parameters that are there and has their shapes; other state is refused by name.
+  bool state_is_like_parameters = false;
+
+  int64_t unknown_step = -1;  // that a checkpoint of an unknown step is read with
+
   // Only for a read-only format: the file of this format inside the output of `target`.
   std::string part = {};
   const FormatDriver* reader = nullptr;  // if it is not the target's
@@ -34,6 +43,9 @@ struct FormatUnderTest {
   const FormatDriver& driver() const { return reader != nullptr ? *reader : DriverOf(target); }
   bool is_written() const { return part.empty(); }
   bool model_only() const { return DriverOf(target).traits().model_only; }
+  bool holds(const StateKey& key) const {
+    return (lacks == nullptr || !lacks(key)) && (!model_only() || key.section == StateKey::Section::kModel);
+  }
   bool is_ours() const { return driver().traits().is_ours; }
 };
 

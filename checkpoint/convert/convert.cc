@@ -166,7 +166,8 @@ void RecordAttributes(const StateDict& source, const FormatTarget& target, std::
 // Other formats keep a step only as an extra value, which a source has if its step is one.
 void RecordStep(const TensorSource& source, const FormatTarget& target, const ConvertOptions& options,
                 std::vector<std::string>& notes) {
-  if (source.step() < 0 || options.model_only || DriverOf(target).traits().is_ours) return;
+  const FormatTraits& traits = DriverOf(target).traits();
+  if (source.step() < 0 || options.model_only || traits.is_ours || traits.keeps_step) return;
   const auto& entries = source.contents().entries();
   const bool is_a_value = std::any_of(entries.begin(), entries.end(), [](const StateDict::Entry& entry) {
     const std::string& name = entry.first.fqn;

@@ -31,6 +31,7 @@ struct FormatTraits {
   bool is_hdf5 = false;      // HDF5 programs can open its files
 
   bool keeps_metadata = false;  // can store TensorSource::metadata(), or a text in its place
+  bool keeps_step = false;      // its writer stores FormatContents::step as TensorSource::step() reads it
 
   bool has_blocks = false;  // has quantized types, in blocks: TensorSourceOptions::keep_quantized
 

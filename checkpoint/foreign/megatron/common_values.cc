@@ -57,6 +57,10 @@ class Reader {
     if (name == "iteration" && json.is_number()) values_.iteration = StepOfNumber(json.get<double>());
     if (name == "checkpoint_version" && json.is_number()) values_.checkpoint_version = json.get<double>();
     if (name == "optimizer") return TakeOptimizer(json);
+    if (name == kNamedGroups && json.is_array()) {
+      values_.named_groups = json;
+      return absl::OkStatus();
+    }
     values_.texts.emplace_back(name, TextOfPython(json));
     return absl::OkStatus();
   }
@@ -77,7 +81,7 @@ class Reader {
     } else {
       TakeGroups(*members);
     }
-    values_.texts.emplace_back("optimizer.common", TextOfPython(json));
+    values_.texts.emplace_back(kOptimizerCommon, TextOfPython(json));
     return absl::OkStatus();
   }
 

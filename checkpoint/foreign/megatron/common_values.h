@@ -18,6 +18,13 @@
 
 namespace fsdp {
 
+// The extra value that has the dict "optimizer" of common.pt.
+inline constexpr char kOptimizerCommon[] = "optimizer.common";
+
+// An entry of common.pt that only this project writes: param_groups with the names of the parameters of each group,
+// which Megatron-Core does not record.
+inline constexpr char kNamedGroups[] = "param_groups";
+
 struct CommonValues {
   std::optional<int64_t> iteration;
   std::optional<double> checkpoint_version;
@@ -31,6 +38,7 @@ struct CommonValues {
   // Of the optimizer: its groups, all of them if there are several optimizers; how its state was divided ("" if that is
   // not recorded); the steps that it made (nullopt if none are recorded, or groups differ).
   PythonJson param_groups = PythonJson::array();
+  PythonJson named_groups = PythonJson::array();  // kNamedGroups
   std::string sharding_type;
   std::optional<double> optimizer_step;
 };

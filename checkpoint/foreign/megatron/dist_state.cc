@@ -77,7 +77,7 @@ class Builder {
     AddSteps();
     FSDP_RETURN_IF_ERROR(AddParamGroups());
     for (auto& [name, text] : input_.common.texts) {
-      if (input_.model_only && name == "optimizer.common") continue;
+      if (input_.model_only && name == kOptimizerCommon) continue;
       FSDP_RETURN_IF_ERROR(AddText(StateKey::Extra(name), std::move(text)));
     }
     Describe();
@@ -205,10 +205,14 @@ class Builder {
     }
   }
 
-  // The groups do not say which parameters they have. With one group that is clear.
+  // Megatron-Core's groups do not say which parameters they have. With one group that is clear.
   absl::Status AddParamGroups() {
     const PythonJson& groups = input_.common.param_groups;
-    if (with_state_.empty() || groups.empty()) return absl::OkStatus();
+    if (with_state_.empty()) return absl::OkStatus();
+    if (!input_.common.named_groups.empty()) {
+      return AddText(StateKey::ParamGroups(), WithPlainGroups(input_.common.named_groups).dump());
+    }
+    if (groups.empty()) return absl::OkStatus();
     const std::optional<PythonJson> members = groups.size() == 1 ? MembersOf(groups[0]) : std::nullopt;
     if (!members) {
       state_.layout.notes.push_back(

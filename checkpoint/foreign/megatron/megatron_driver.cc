@@ -5,12 +5,12 @@
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/megatron/megatron_contents.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_paths.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_source.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_traits.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_writer.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
-#include "fsdp/checkpoint/source/model_only.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -54,10 +54,7 @@ class Writer final : public FormatWriter {
   FormatMemory Memory(const FormatContents&, int) const override { return {.rank_files = 1}; }
 
   absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
-    FSDP_ASSIGN_OR_RETURN(std::vector<std::string> notes, FitModelOnly(MegatronTraits(), contents));
-    if (contents.step < 0)
-      notes.emplace_back("the step is not known: written as a release, which starts at iteration 0");
-    return notes;
+    return FitMegatron(contents);
   }
 
   absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,

@@ -10,7 +10,8 @@
 
 namespace fsdp {
 
-// A ROOT with one checkpoint in the torch_dist form, with the model's tensors and nothing else.
+// A ROOT with one checkpoint in the torch_dist form, with the optimizer as the distributed optimizer's
+// fully_reshardable form has it.
 struct MegatronTarget {};
 
 const FormatDriver& MegatronDriver();

@@ -11,8 +11,8 @@ inline const FormatTraits& MegatronTraits() {
   static const auto* traits = new FormatTraits{.name = "megatron",
                                                .headline = "a checkpoint of Megatron-Core",
                                                .in_directory = "Megatron-Core's latest_checkpointed_iteration.txt",
-                                               .model_only = true,
-                                               .has_writers = true};
+                                               .has_writers = true,
+                                               .keeps_step = true};
   return *traits;
 }
 

@@ -1,25 +1,34 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/foreign/megatron/megatron_writer.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/megatron/common_encoding.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_paths.h"
+#include "fsdp/checkpoint/foreign/megatron/optimizer_stacks.h"
 #include "fsdp/checkpoint/foreign/megatron/stacks.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_encoding.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
+#include "fsdp/tensor/convert.h"
 
 namespace fsdp {
 namespace {
@@ -32,10 +41,11 @@ constexpr char kMetadataJson[] =
 // Lays out the data file, and the .metadata that describes it.
 class Plan {
  public:
-  absl::Status Add(const std::vector<Stack>& stacks) {
+  absl::Status Add(const std::vector<Stack>& model, const std::vector<Stack>& optimizer) {
     // Modules first, as values come before tensors in DCP's files.
-    for (const Stack& stack : stacks) AddExtraStates(stack);
-    for (const Stack& stack : stacks) FSDP_RETURN_IF_ERROR(AddStack(stack));
+    for (const Stack& stack : model) AddExtraStates(stack);
+    for (const Stack& stack : model) FSDP_RETURN_IF_ERROR(AddStack(stack));
+    for (const Stack& stack : optimizer) FSDP_RETURN_IF_ERROR(AddStack(stack));
     return absl::OkStatus();
   }
 
@@ -88,7 +98,8 @@ class Plan {
     return false;
   }
 
-  // A chunk for each member: [1, 1, out, in] at its place in [layers, experts, out, in].
+  // A chunk for each member: [1, 1, out, in] at its place in [layers, experts, out, in]. A member of two stacks is
+  // stored once.
   absl::Status AddStack(const Stack& stack) {
     const auto& tensor = std::get<ShardedTensor>(stack.members[0]->second);
     std::vector<int64_t> dims = stack.lengths;
@@ -103,11 +114,9 @@ class Plan {
       chunk.box.count.assign(at.size(), 1);
       chunk.box.count.insert(chunk.box.count.end(), tensor.shape.dims().begin(), tensor.shape.dims().end());
       FSDP_ASSIGN_OR_RETURN(const Shape part, Shape::Create(chunk.box.count));
-      PickleWriter pickle;
-      EncodeTorchTensor(pickle, "0", tensor.dtype, part);
-      chunk.slice = AddArchive(
-          std::move(pickle).Finish(),
-          {{.elements = &member->first, .interval = {0, part.numel()}, .element_size = SizeOf(tensor.dtype)}});
+      const auto [slice, is_new] = slices_.try_emplace(member);
+      if (is_new) slice->second = AddTensor(*member, part);
+      chunk.slice = slice->second;
       metadata_.chunks.Add(chunk);
       Next(stack.lengths, at);
     }
@@ -117,8 +126,17 @@ class Plan {
     return absl::OkStatus();
   }
 
+  DcpSlice AddTensor(const StateDict::Entry& entry, const Shape& part) {
+    const int64_t element_size = SizeOf(std::get<ShardedTensor>(entry.second).dtype);
+    PickleWriter pickle;
+    EncodeTorchTensor(pickle, "0", std::get<ShardedTensor>(entry.second).dtype, part);
+    return AddArchive(std::move(pickle).Finish(),
+                      {{.elements = &entry.first, .interval = {0, part.numel()}, .element_size = element_size}});
+  }
+
   DcpMetadata metadata_;
   std::vector<TorchArchivePlan> archives_;
+  absl::flat_hash_map<const StateDict::Entry*, DcpSlice> slices_;  // of members
 };
 
 absl::Status WriteText(FileSystem& files, const std::string& path, const std::string& bytes) {
@@ -128,18 +146,24 @@ absl::Status WriteText(FileSystem& files, const std::string& path, const std::st
   return file->Sync();
 }
 
-// {"checkpoint_version": 3.0, "iteration": 7}
-std::string CommonPickle(int64_t iteration) {
-  constexpr double kCheckpointVersion = 3;
-  PickleWriter pickle;
-  pickle.EmptyDict();
-  pickle.Mark();
-  pickle.String("checkpoint_version");
-  pickle.Float(kCheckpointVersion);
-  pickle.String("iteration");
-  pickle.Integer(iteration);
-  pickle.SetItems();
-  return std::move(pickle).Finish();
+// The number of steps that all parameters have; nullopt if there is none.
+absl::StatusOr<std::optional<double>> ReadStep(const std::vector<const StateDict::Entry*>& steps,
+                                               const PayloadReader& read) {
+  std::optional<double> common;
+  for (const StateDict::Entry* const entry : steps) {
+    const DType dtype = std::get<ShardedTensor>(entry->second).dtype;
+    std::array<std::byte, 16> bytes = {};
+    FSDP_RETURN_IF_ERROR(read(entry->first, {0, 1}, bytes.data()));
+    double step = 0;
+    FSDP_RETURN_IF_ERROR(Convert(dtype, bytes.data(), DType::kFloat64, &step, 1));
+    if (common.value_or(step) != step) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(Describe(entry->first), " is ", step, ", and ", Quote(steps[0]->first.ToString()), " is ",
+                       *common, ": Megatron-Core counts the steps of an optimizer once; convert with --model_only"));
+    }
+    common = step;
+  }
+  return common;
 }
 
 }  // namespace
@@ -147,8 +171,12 @@ std::string CommonPickle(int64_t iteration) {
 absl::Status WriteMegatron(const std::string& path, const StateDict& contents, int64_t step, const PayloadReader& read,
                            const TorchWriteOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<Stack> stacks, StacksOf(contents));
+  FSDP_ASSIGN_OR_RETURN(const OptimizerStacks optimizer, OptimizerStacksOf(contents, stacks));
   Plan plan;
-  FSDP_RETURN_IF_ERROR(plan.Add(stacks));
+  FSDP_RETURN_IF_ERROR(plan.Add(stacks, optimizer.stacks));
+  CommonOfRun run = {.iteration = std::max<int64_t>(step, 0), .has_optimizer = !optimizer.empty()};
+  FSDP_ASSIGN_OR_RETURN(run.step, ReadStep(optimizer.steps, read));
+  FSDP_ASSIGN_OR_RETURN(std::string common_pickle, EncodeCommon(contents, run));
   FileSystem& files = *options.file_system;
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<StagedPath> staged,
                         StagedPath::CreateDirectory(files, path, {.overwrite = options.overwrite}));
@@ -162,7 +190,7 @@ absl::Status WriteMegatron(const std::string& path, const StateDict& contents, i
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> common, files.Create(JoinPath(directory, kMegatronCommonName)));
   TorchWriteOptions common_options = options;
   common_options.progress = nullptr;
-  const std::vector<TorchArchivePlan> common_plan = {TorchArchivePlan(0, CommonPickle(std::max<int64_t>(step, 0)), {})};
+  const std::vector<TorchArchivePlan> common_plan = {TorchArchivePlan(0, std::move(common_pickle), {})};
   FSDP_RETURN_IF_ERROR(WriteTorchArchives(*common, common_plan, read, common_options));
   const std::map<std::string, std::string> texts = {{kDcpMetadataName, EncodeDcpMetadata(plan.metadata())},
                                                     {kMegatronMetadataName, kMetadataJson}};

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// WriteMegatron: writes a model as a ROOT with one checkpoint in the torch_dist form, as one rank of Megatron-Core
-// saves it: stacked keys (stacks.h), a chunk for each layer, the empty _extra_state of its linear modules, common.pt,
-// metadata.json and the latest file. Pulled block by block in bounded memory. Equal input gives equal bytes.
+// WriteMegatron: writes a model and its optimizer as a ROOT with one checkpoint in the torch_dist form, as one rank of
+// Megatron-Core saves it: stacked keys (stacks.h, optimizer_stacks.h), a chunk for each layer, the empty _extra_state
+// of its linear modules, common.pt (common_encoding.h), metadata.json and the latest file. Pulled block by block in
+// bounded memory. Equal input gives equal bytes.
 #ifndef FSDP_CHECKPOINT_FOREIGN_MEGATRON_MEGATRON_WRITER_H_
 #define FSDP_CHECKPOINT_FOREIGN_MEGATRON_MEGATRON_WRITER_H_
 
@@ -16,9 +17,10 @@
 
 namespace fsdp {
 
-// Creates the directory `path` from the model tensors of `contents` (shards are ignored) and `read`. `step`: the
-// iteration; -1: a release. It appears whole, by rename of a hidden sibling, or not at all. Errors as StacksOf, before
-// anything is written.
+// Creates the directory `path` from `contents` (shards are ignored) and `read`; FitMegatron has left out what has no
+// place. `step`: the iteration; -1: a release. It appears whole, by rename of a hidden sibling, or not at all. Errors
+// as StacksOf, OptimizerStacksOf and EncodeCommon, and kInvalidArgument for different numbers of steps, before anything
+// is written.
 absl::Status WriteMegatron(const std::string& path, const StateDict& contents, int64_t step, const PayloadReader& read,
                            const TorchWriteOptions& options = {});
 

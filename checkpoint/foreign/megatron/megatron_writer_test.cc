@@ -2,6 +2,7 @@
 #include "fsdp/checkpoint/foreign/megatron/megatron_writer.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,7 @@
 namespace fsdp {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::UnorderedElementsAre;
@@ -88,7 +90,7 @@ TEST_P(MegatronWriterTest, WritesWhatMegatronCoreWrote) {
   ASSERT_OK_AND_ASSIGN(const auto written, OpenMegatronSource(copy));
   EXPECT_EQ(written->step(), source->step());
   for (const auto& [key, value] : source->contents().entries()) {
-    if (!std::holds_alternative<ShardedTensor>(value) || key.section != StateKey::Section::kModel) continue;
+    if (!std::holds_alternative<ShardedTensor>(value)) continue;
     ASSERT_OK_AND_ASSIGN(const std::string expected, ReadWhole(*source, key));
     EXPECT_THAT(ReadWhole(*written, key), IsOkAndHolds(expected)) << key.ToString();
   }
@@ -96,7 +98,7 @@ TEST_P(MegatronWriterTest, WritesWhatMegatronCoreWrote) {
     std::vector<std::string> lines;
     const absl::StatusOr<DcpMetadata> metadata = ReadDcpMetadata(root + "/iter_0000007");
     for (const DcpEntry& entry : metadata->entries) {
-      if (entry.name().find("optimizer.") == 0 || entry.name().find("rng_state") == 0) continue;
+      if (entry.name().find("rng_state") == 0) continue;
       if (entry.name().find("core_attention") != std::string::npos) continue;  // a module of Transformer Engine
       lines.push_back(entry.is_tensor()
                           ? absl::StrCat(entry.name(), " ", metadata->tensors[entry.tensor()].shape.ToString())
@@ -110,6 +112,99 @@ TEST_P(MegatronWriterTest, WritesWhatMegatronCoreWrote) {
 
 INSTANTIATE_TEST_SUITE_P(Goldens, MegatronWriterTest,
                          testing::Values("gpt_tp1_w1", "gpt_tp2_pp2", "moe_ep2", "gpt_distrib_optim"));
+
+StateDict StateOf(const std::vector<TestTensor>& tensors, const std::string& param_groups = "") {
+  StateDict state;
+  for (const TestTensor& tensor : tensors) {
+    const Interval whole = {0, tensor.shape.numel()};
+    state.Set(tensor.key, ShardedTensor{tensor.dtype, tensor.shape, {{whole, MakeElements(tensor, whole)}}});
+  }
+  if (!param_groups.empty()) state.Set(StateKey::ParamGroups(), param_groups);
+  return state;
+}
+
+// Two layers with the state of Adam.
+std::vector<TestTensor> Layers(const std::string& state = "exp_avg") {
+  std::vector<TestTensor> tensors;
+  for (const char* const name : {"decoder.layers.0.w", "decoder.layers.1.w"}) {
+    tensors.push_back({StateKey::Model(name), DType::kFloat32, {2, 3}});
+    tensors.push_back({StateKey::OptimState(name, state), DType::kFloat32, {2, 3}});
+  }
+  return tensors;
+}
+
+constexpr char kGroups[] = R"([{"lr":0.5,"betas":[0.9,0.5],"params":["decoder.layers.0.w","decoder.layers.1.w"]}])";
+
+absl::Status Written(const StateDict& state) {
+  const std::string path = NewTestDirectory() + "/run";
+  absl::Status status = WriteMegatron(path, state, 7, ReadFromMemory(state));
+  EXPECT_EQ(std::filesystem::exists(path), status.ok());
+  return status;
+}
+
+// A float32 parameter is its own float32 copy.
+TEST(MegatronOptimizerTest, StateIsStackedAsItsParameterWhoseBytesAreStoredOnce) {
+  const StateDict state = StateOf(Layers(), kGroups);
+  const std::string path = NewTestDirectory() + "/run";
+  ASSERT_OK(WriteMegatron(path, state, 7, ReadFromMemory(state)));
+  ASSERT_OK_AND_ASSIGN(const DcpMetadata metadata, ReadDcpMetadata(path + "/iter_0000007"));
+  std::vector<std::string> keys;
+  for (const DcpEntry& entry : metadata.entries) keys.push_back(entry.name());
+  EXPECT_THAT(keys, ElementsAre("decoder.layers.w", "optimizer.state.param.decoder.layers.w",
+                                "optimizer.state.exp_avg.decoder.layers.w"));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenMegatronSource(path));
+  for (const char* const name : {"decoder.layers.0.w", "decoder.layers.1.w"}) {
+    ASSERT_OK_AND_ASSIGN(const std::string model, ReadWhole(*source, StateKey::Model(name)));
+    EXPECT_THAT(ReadWhole(*source, StateKey::OptimState(name, "param")), IsOkAndHolds(model));
+  }
+  EXPECT_EQ(*source->contents().FindText(StateKey::ParamGroups()), kGroups);
+  EXPECT_THAT(*source->contents().FindText(StateKey::Extra("optimizer.common")),
+              AllOf(HasSubstr(R"("wd_mult":1.0)"), HasSubstr(R"("wd_mult":0.0)"), HasSubstr("fully_reshardable")));
+  EXPECT_LT(std::filesystem::file_size(path + "/iter_0000007/__0_0.distcp"), 5 * 1024u);
+}
+
+TEST(MegatronOptimizerTest, GroupsThatMegatronCoreCannotTellApartAreRefused) {
+  const std::string groups =
+      R"([{"lr":0.5,"params":["decoder.layers.0.w"]},{"lr":0.25,"params":["decoder.layers.1.w"]}])";
+  EXPECT_THAT(
+      Written(StateOf(Layers(), groups)),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("cannot tell group 1 of param_groups from group 0")));
+  const std::string decay =
+      R"([{"weight_decay":0.5,"params":["decoder.layers.0.w"]},{"weight_decay":0,"params":["decoder.layers.1.w"]}])";
+  EXPECT_OK(Written(StateOf(Layers(), decay)));
+}
+
+TEST(MegatronOptimizerTest, WhatMegatronCoreHasNoPlaceForIsRefusedByName) {
+  const auto refused = [](const TestTensor& more) {
+    std::vector<TestTensor> tensors = Layers();
+    tensors.push_back(more);
+    return Written(StateOf(tensors, kGroups));
+  };
+  const DType f32 = DType::kFloat32;
+  EXPECT_THAT(refused({StateKey::OptimState("decoder.layers.0.w", "row"), f32, {2, 1}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("it has the shape [2, 1]")));
+  EXPECT_THAT(refused({StateKey::OptimState("decoder.layers.0.w", "exp_avg_sq"), f32, {2, 3}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("both are in the stack \"decoder.layers.w\"")));
+  EXPECT_THAT(refused({StateKey::OptimState("decoder.layers.0.w", "a.b"), f32, {2, 3}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a dot in the name of a state")));
+  EXPECT_THAT(refused({StateKey::OptimState("c", "exp_avg"), f32, {2}}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no tensor of the model whose state it is")));
+}
+
+TEST(MegatronOptimizerTest, StepsThatDifferAreRefusedBeforeAnythingIsThere) {
+  std::vector<TestTensor> tensors = Layers();
+  for (const char* const name : {"decoder.layers.0.w", "decoder.layers.1.w"}) {
+    tensors.push_back({StateKey::OptimState(name, "step"), DType::kFloat32, {}});
+  }
+  const StateDict state = StateOf(tensors, kGroups);
+  const auto step = [&](const char* name) -> float& {
+    return *static_cast<float*>(state.FindTensor(StateKey::OptimState(name, "step"))->shards[0].data.data());
+  };
+  step("decoder.layers.0.w") = step("decoder.layers.1.w") = 5;
+  EXPECT_OK(Written(state));
+  step("decoder.layers.0.w") = 6;
+  EXPECT_THAT(Written(state), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("counts the steps")));
+}
 
 TEST(MegatronReleaseTest, AnUnknownStepIsARelease) {
   const StateDict state = ModelOf({{"w", {2}}});
