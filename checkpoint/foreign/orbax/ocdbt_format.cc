@@ -90,7 +90,6 @@ absl::StatusOr<std::vector<OcdbtPlace>> ReadFileTable(OcdbtCursor& cursor, std::
     if (base_bytes[i] > path.size()) return absl::DataLossError("a base path is longer than its data file's path");
     files[i].file = absl::StrCat(std::string(base), path);
     files[i].base_bytes = base.size() + base_bytes[i];
-    FSDP_RETURN_IF_ERROR(CheckInside(files[i].file));
   }
   return files;
 }
@@ -148,7 +147,9 @@ absl::StatusOr<OcdbtManifest> ParseOcdbtManifest(std::string_view frame) {
   manifest.tree_bytes = tree_bytes[newest];
   if (nbytes[newest] == 0 || offset[newest] == UINT64_MAX) return manifest;  // without keys
   if (file[newest] >= files.size()) return absl::DataLossError("its root is in a data file that it does not name");
+  // Of the others nothing is read: that of a version without keys has no path.
   manifest.root = std::move(files[file[newest]]);
+  FSDP_RETURN_IF_ERROR(CheckInside(manifest.root.file));
   manifest.root.offset = offset[newest];
   manifest.root.nbytes = nbytes[newest];
   return manifest;
@@ -165,6 +166,7 @@ absl::Status OcdbtNode::ParseBody(std::string_view base) {
   OcdbtCursor cursor(body_);
   height_ = static_cast<int>(cursor.Fixed(1));
   FSDP_ASSIGN_OR_RETURN(files_, ReadFileTable(cursor, base));
+  for (const OcdbtPlace& file : files_) FSDP_RETURN_IF_ERROR(CheckInside(file.file));
   const uint64_t count = cursor.Varint(kMaxOcdbtNodeEntries);
   if (!cursor.ok() || count == 0) return Truncated("list of keys");
   prefix_bytes_ = cursor.Varints(count - 1, kMaxOcdbtKeyBytes);

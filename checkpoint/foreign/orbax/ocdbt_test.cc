@@ -52,6 +52,16 @@ TEST(OcdbtFormatTest, ADataFileStaysInsideOfTheDirectory) {
   }
 }
 
+// The first version of every database has no keys, and its place no path.
+TEST(OcdbtFormatTest, OnlyTheDataFileOfTheNewestRootHasToBeAPath) {
+  OcdbtTestManifest manifest;
+  manifest.file = "";
+  EXPECT_OK(ParseOcdbtManifest(manifest.Frame()).status());
+  manifest.nbytes = 10;
+  EXPECT_THAT(ParseOcdbtManifest(manifest.Frame()),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("is not a path of names inside")));
+}
+
 TEST(OcdbtFormatTest, ABodyThatEndsAnywhereIsTruncated) {
   const std::string whole = OcdbtInterior(1, {{"a", 0, 10}, {"b", 10, 10}});
   const std::string body = whole.substr(14, whole.size() - 18);
