@@ -39,9 +39,16 @@ constexpr const char* kPrograms[] = {"examples/quickstart", "tools/ckpt",     "t
 
 // Flags without a default, among which are all that name a file: "PROGRAM --FLAG".
 const std::set<std::string> kOutputs = {
-    "examples/quickstart --output_dir", "tools/ckpt --html",        "tools/report --html",
-    "tools/simulate --trace",           "train/train_gpt --export", "train/train_gpt --checkpoint_dir",
-    "train/train_gpt --metrics",        "train/train_gpt --trace",  "train/train_gpt --tensorboard",
+    "examples/quickstart --output_dir",
+    "tools/ckpt --html",
+    "tools/report --html",
+    "tools/simulate --html",
+    "tools/simulate --trace",
+    "train/train_gpt --export",
+    "train/train_gpt --checkpoint_dir",
+    "train/train_gpt --metrics",
+    "train/train_gpt --trace",
+    "train/train_gpt --tensorboard",
 };
 const std::set<std::string> kOthers = {
     "tools/ckpt --dtype",
@@ -184,6 +191,7 @@ class OutputsTest : public testing::Test {
         {"tools/ckpt", {"pull", "s3://bucket/run", "{}", "--force"}, {}},
         {"tools/report", {metrics, "--html={}"}, {metrics}},
         {"tools/simulate", {"--config=" + config, "--ranks=2", "--trace={}"}, {config}},
+        {"tools/simulate", {"--config=" + config, "--ranks=2,4", "--html={}"}, {config}},
     };
     for (const Format& format : Formats()) {
       if (!format.target) continue;

@@ -4,10 +4,10 @@
 // docs/simulate.md describes the model and the accuracy of the numbers.
 //
 //   simulate --config=llama-3.1-8b --ranks=128 --hosts=16 --link=3200gbit --device=h100 --json
+//   simulate --config=llama-3.1-8b --ranks=8,16,32,64 --link=3200gbit --html=ranks.html
 //
 // Exit status: 0; 1 when a file cannot be read or written; 2 for a wrong command line.
-#include <cstdio>
-#include <fstream>
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,8 +16,11 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
@@ -27,13 +30,37 @@
 #include "fsdp/tools/simulation/bandwidth.h"
 #include "fsdp/tools/simulation/published_runs.h"
 #include "fsdp/tools/simulation/simulated_job.h"
+#include "fsdp/tools/simulation/simulation_report.h"
 #include "fsdp/tools/simulation/small_file.h"
-#include "nlohmann/json.hpp"
+
+namespace fsdp {
+
+// Numbers separated by commas.
+struct RanksFlag {
+  std::vector<int> values;
+};
+
+bool AbslParseFlag(absl::string_view text, RanksFlag* flag, std::string* error) {
+  flag->values.clear();
+  for (const absl::string_view number : absl::StrSplit(text, ',')) {
+    if (absl::SimpleAtoi(number, &flag->values.emplace_back())) continue;
+    *error = "expected numbers separated by commas, such as 8,16,32";
+    return false;
+  }
+  return true;
+}
+
+std::string AbslUnparseFlag(const RanksFlag& flag) { return absl::StrJoin(flag.values, ","); }
+
+}  // namespace fsdp
 
 ABSL_FLAG(std::string, config, "llama-3.1-8b",
           "a Hugging Face config.json, or a preset such as llama-3.1-70b, gpt2-124m");
-ABSL_FLAG(int, ranks, 8, "ranks of the job, one on each device");
-ABSL_FLAG(int, hosts, 1, "hosts with equally many ranks");
+ABSL_FLAG(fsdp::RanksFlag, ranks, {{8}},
+          "ranks of the job, one on each device; several numbers, such as 8,16,32, are compared in a table");
+ABSL_FLAG(int, hosts, 1,
+          "hosts with equally many ranks; of several numbers of ranks those of the first, and the others "
+          "have hosts of the same size");
 ABSL_FLAG(std::string, link, "400gbit", "all links of a host to the others together, in each direction");
 ABSL_FLAG(double, link_latency, 14e-6, "seconds that a step of a ring takes between hosts in addition to its bytes");
 ABSL_FLAG(std::string, local_link, "", "from a rank to the next on its host; default: the device's own");
@@ -63,6 +90,7 @@ ABSL_FLAG(bool, limit_all_gathers, true, "share slots; off: one for each unit");
 ABSL_FLAG(std::string, disk, "2GB/s", "speed at which a host writes a checkpoint");
 ABSL_FLAG(std::string, disk_read, "", "speed at which a host reads a checkpoint; default: --disk");
 ABSL_FLAG(bool, json, false, "print one JSON object");
+ABSL_FLAG(std::string, html, "", "also make this file: one page with speed, time and memory for each number of ranks");
 ABSL_FLAG(std::string, trace, "", "write the timeline of the step to this file, as Chrome trace JSON");
 ABSL_FLAG(std::string, published, "", "only print a file of published runs with their simulated values");
 
@@ -70,7 +98,7 @@ namespace fsdp {
 namespace {
 
 constexpr char kUsage[] =
-    "simulate --config=FILE|PRESET --ranks=N --hosts=H --link=BANDWIDTH [flags] [--json]\n"
+    "simulate --config=FILE|PRESET --ranks=N[,N...] --hosts=H --link=BANDWIDTH [flags] [--json]\n"
     "simulate --published=FILE\n"
     "\n"
     "Predicts a training step on a cluster that is not present: tokens a second, communication that is not hidden, "
@@ -154,7 +182,7 @@ absl::Status SetWork(SimulatedJob& job) {
 
 absl::StatusOr<SimulatedJob> JobOfFlags() {
   SimulatedJob job;
-  job.ranks = absl::GetFlag(FLAGS_ranks);
+  job.ranks = absl::GetFlag(FLAGS_ranks).values.front();
   job.hosts = absl::GetFlag(FLAGS_hosts);
   job.issue = absl::GetFlag(FLAGS_issue_seconds);
   job.micro_steps = absl::GetFlag(FLAGS_grad_accum);
@@ -168,48 +196,26 @@ absl::StatusOr<SimulatedJob> JobOfFlags() {
   return job;
 }
 
-std::string Json(const SimulatedJob& job, const SimulatedStep& step) {
-  const nlohmann::ordered_json json = {
-      {"tokens_per_second", step.tokens_per_second},
-      {"exposed_communication", step.exposed_communication},
-      {"peak_bytes", step.memory.peak()},
-      {"save_seconds", step.save_seconds},
-      {"load_seconds", step.load_seconds},
-      {"tokens_per_second_per_rank", step.tokens_per_second / job.ranks},
-      {"step_seconds", step.timeline.seconds},
-      {"compute_seconds", step.timeline.compute},
-      {"exposed_seconds", step.timeline.exposed},
-      {"communication_seconds", step.timeline.communication},
-      {"fsdp_bytes", step.memory.fsdp},
-      {"optimizer_bytes", step.memory.optimizer},
-      {"activation_bytes", step.memory.activations},
-      {"parameters", step.parameters},
-      {"model_flops_utilization", step.model_flops_utilization},
-  };
-  return json.dump(2) + "\n";
-}
-
-std::string Text(const SimulatedJob& job, const SimulatedStep& step) {
-  constexpr double kGibibyte = 1 << 30;
-  const StepTimeline& timeline = step.timeline;
-  std::string text = absl::StrFormat("%d ranks on %d hosts, %s, %d parameters: an estimate, not a measurement\n",
-                                     job.ranks, job.hosts, job.device.name, step.parameters);
-  absl::StrAppendFormat(&text, "tokens a second        %.0f, %.0f a rank, MFU %.1f %%\n", step.tokens_per_second,
-                        step.tokens_per_second / job.ranks, 100 * step.model_flops_utilization);
-  absl::StrAppendFormat(&text, "step                   %.4g s, computing %.4g s\n", timeline.seconds, timeline.compute);
-  absl::StrAppendFormat(&text, "exposed communication  %.1f %%, %.4g s of %.4g s\n", 100 * step.exposed_communication,
-                        timeline.exposed, timeline.communication);
-  absl::StrAppendFormat(&text, "memory of a rank       %.1f GiB: FSDP %.1f, optimizer %.1f, activations %.1f\n",
-                        step.memory.peak() / kGibibyte, step.memory.fsdp / kGibibyte, step.memory.optimizer / kGibibyte,
-                        step.memory.activations / kGibibyte);
-  // 0: given by --flops, without a size. More than the device has is a result, not an error.
-  if (job.device.memory_bytes > 0 && step.memory.peak() > job.device.memory_bytes) {
-    absl::StrAppendFormat(&text, "                       more than the %.1f GiB that the device has\n",
-                          job.device.memory_bytes / kGibibyte);
+// Simulates the job of the flags for each number of ranks, on hosts of the size that the first has.
+absl::StatusOr<std::vector<SimulatedRun>> SimulateAll() {
+  FSDP_ASSIGN_OR_RETURN(SimulatedJob job, JobOfFlags());
+  const int on_host = job.hosts > 0 ? std::max(1, job.ranks / job.hosts) : 1;
+  std::vector<SimulatedRun> runs;
+  for (const int ranks : absl::GetFlag(FLAGS_ranks).values) {
+    if (!runs.empty()) {
+      if (ranks > on_host && ranks % on_host != 0) {
+        return absl::InvalidArgumentError(absl::StrCat("--ranks has ", ranks, ", expected a number up to ", on_host,
+                                                       ", the ranks of a host, or a multiple of it"));
+      }
+      job.ranks = ranks;
+      job.hosts = std::max(1, ranks / on_host);
+    }
+    SimulatedRun run = {job, {}, {}};
+    FSDP_ASSIGN_OR_RETURN(run.step, SimulateStep(job));
+    if (!Fits(job, run.step)) run.fitting = JobsThatFit(job);
+    runs.push_back(std::move(run));
   }
-  absl::StrAppendFormat(&text, "checkpoint             saved in %.1f s, loaded in %.1f s\n", step.save_seconds,
-                        step.load_seconds);
-  return text;
+  return runs;
 }
 
 int Fail(const absl::Status& status) {
@@ -229,28 +235,54 @@ int PrintPublished(const std::string& path) {
 }
 
 // Checked before anything is read. A preset is no path, and adds nothing.
-absl::Status CheckTrace(const std::string& path) {
-  if (path.empty()) return absl::OkStatus();
+absl::Status CheckOutputs() {
   InputPaths inputs;
   inputs.Add(absl::GetFlag(FLAGS_config));
-  return Annotate(CheckOutput(path, inputs, {.may_lie_beside_models = true}), absl::StrCat("--trace=", path));
+  for (const auto& [flag, path] :
+       {std::pair("--trace=", absl::GetFlag(FLAGS_trace)), {"--html=", absl::GetFlag(FLAGS_html)}}) {
+    if (path.empty()) continue;
+    FSDP_RETURN_IF_ERROR(
+        Annotate(CheckOutput(path, inputs, {.may_lie_beside_models = true}), absl::StrCat(flag, path)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteFiles(const std::vector<SimulatedRun>& runs) {
+  if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
+    const SimulatedStep& step = runs.front().step;
+    FSDP_RETURN_IF_ERROR(
+        Annotate(WriteOutputFile(TimelineJson(step.timeline, step.unit_names), path), absl::StrCat("--trace=", path)));
+  }
+  if (const std::string path = absl::GetFlag(FLAGS_html); !path.empty()) {
+    FSDP_RETURN_IF_ERROR(Annotate(WriteOutputFile(SimulationPage(absl::GetFlag(FLAGS_config), runs), path),
+                                  absl::StrCat("--html=", path)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanks() {
+  constexpr size_t kMost = 16;
+  const size_t count = absl::GetFlag(FLAGS_ranks).values.size();
+  if (count > kMost) {
+    return absl::InvalidArgumentError(absl::StrCat("--ranks has ", count, " numbers, expected at most ", kMost));
+  }
+  if (count > 1 && !absl::GetFlag(FLAGS_trace).empty()) {
+    return absl::InvalidArgumentError("--trace is of one step: expected one number in --ranks");
+  }
+  return absl::OkStatus();
 }
 
 int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseFlags(argc, argv, kUsage)) return *status;
   if (const std::string path = absl::GetFlag(FLAGS_published); !path.empty()) return PrintPublished(path);
-  if (const absl::Status status = CheckTrace(absl::GetFlag(FLAGS_trace)); !status.ok()) return Fail(status);
-  const absl::StatusOr<SimulatedJob> job = JobOfFlags();
-  if (!job.ok()) return ReportUsageError("simulate", job.status());
-  const absl::StatusOr<SimulatedStep> step = SimulateStep(*job);
+  if (const absl::Status status = CheckRanks(); !status.ok()) return ReportUsageError("simulate", status);
+  if (const absl::Status status = CheckOutputs(); !status.ok()) return Fail(status);
+  const absl::StatusOr<std::vector<SimulatedRun>> runs = SimulateAll();
   // Every error here is a job that cannot be, and so an error of the flags.
-  if (!step.ok()) return ReportUsageError("simulate", step.status());
+  if (!runs.ok()) return ReportUsageError("simulate", runs.status());
   // Before the result is printed, so that a failure has no output that looks complete.
-  if (const std::string path = absl::GetFlag(FLAGS_trace); !path.empty()) {
-    const absl::Status written = WriteOutputFile(TimelineJson(step->timeline, step->unit_names), path);
-    if (!written.ok()) return Fail(Annotate(written, absl::StrCat("--trace=", path)));
-  }
-  Print("%s", absl::GetFlag(FLAGS_json) ? Json(*job, *step) : Text(*job, *step));
+  if (const absl::Status status = WriteFiles(*runs); !status.ok()) return Fail(status);
+  Print("%s", absl::GetFlag(FLAGS_json) ? SimulationJson(*runs) : SimulationText(*runs));
   return kExitDone;
 }
 

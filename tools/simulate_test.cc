@@ -6,8 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "fsdp/base/child_process.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_matchers.h"
 #include "gmock/gmock-matchers.h"
@@ -55,10 +57,55 @@ TEST(SimulateTest, PrintsTextForPeople) {
   EXPECT_THAT(result.output, HasSubstr("exposed communication"));
 }
 
-TEST(SimulateTest, AModelThatDoesNotFitTheDeviceIsSaid) {
-  const ProgramResult result = Simulate({"--config=llama-3.1-405b", "--ranks=8", "--device=h100"});
+TEST(SimulateTest, AModelThatDoesNotFitIsSaidFirstWithWhatWouldFit) {
+  const ProgramResult result = Simulate({"--config=llama-3.1-8b", "--batch_size=4", "--ranks=8"});
   ASSERT_EQ(result.exit_status, 0) << result.errors;
-  EXPECT_THAT(result.output, HasSubstr("more than the 74.5 GiB that the device has"));
+  EXPECT_THAT(result.output, testing::StartsWith("does not fit: 8 ranks on 1 host, each needs "));
+  EXPECT_THAT(result.output,
+              AllOf(HasSubstr(" GiB and the h100 has 74.5 GiB\n"), HasSubstr("  fits with --activation_checkpointing="),
+                    HasSubstr("\n8 ranks on 1 host, h100, ")));
+  const nlohmann::json json =
+      nlohmann::json::parse(Simulate({"--config=llama-3.1-8b", "--batch_size=4", "--ranks=8", "--json"}).output);
+  EXPECT_EQ(json["fits"], false);
+  // The flags that are said make it fit, with the numbers that are said.
+  ASSERT_FALSE(json["would_fit"].empty());
+  for (const nlohmann::json& fitting : json["would_fit"]) {
+    std::vector<std::string> arguments = {"--config=llama-3.1-8b", "--json"};
+    std::vector<std::string> flags = absl::StrSplit(fitting["flags"].get<std::string>(), ' ');
+    if (flags[0].find("--ranks=") != 0) flags.emplace_back("--ranks=8");
+    if (flags[0].find("--batch_size=") != 0) flags.emplace_back("--batch_size=4");
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const nlohmann::json tried = nlohmann::json::parse(Simulate(arguments).output);
+    EXPECT_EQ(tried["fits"], true) << fitting;
+    EXPECT_EQ(tried["peak_bytes"], fitting["peak_bytes"]) << fitting;
+    EXPECT_EQ(tried["tokens_per_second"], fitting["tokens_per_second"]) << fitting;
+  }
+}
+
+TEST(SimulateTest, SeveralNumbersOfRanksAreATable) {
+  const std::vector<std::string> base = {"--config=gpt2-124m", "--hosts=1", "--link=100gbit"};
+  const auto with = [&base](std::vector<std::string> flags) {
+    flags.insert(flags.begin(), base.begin(), base.end());
+    return Simulate(flags);
+  };
+  const ProgramResult table = with({"--ranks=8,16,32,64"});
+  ASSERT_EQ(table.exit_status, 0) << table.errors;
+  EXPECT_THAT(table.output, AllOf(HasSubstr("  ranks  hosts     tokens/s"), HasSubstr("\n      8      1 "),
+                                  HasSubstr("\n     64      8 "), HasSubstr(" yes ")));
+  const nlohmann::json jobs = nlohmann::json::parse(with({"--ranks=8,64", "--json"}).output)["jobs"];
+  ASSERT_EQ(jobs.size(), 2u);
+  // Each is the job by itself, on hosts of 8 ranks.
+  EXPECT_EQ(jobs[0], nlohmann::json::parse(with({"--ranks=8", "--json"}).output));
+  EXPECT_EQ(jobs[1],
+            nlohmann::json::parse(
+                Simulate({"--config=gpt2-124m", "--hosts=8", "--link=100gbit", "--ranks=64", "--json"}).output));
+}
+
+TEST(SimulateTest, MakesAPage) {
+  const std::string path = testing::TempDir() + "/ranks.html";
+  const ProgramResult result = Simulate({"--config=llama-3.1-8b", "--ranks=8,16", "--html=" + path});
+  ASSERT_EQ(result.exit_status, 0) << result.errors;
+  EXPECT_THAT(ReadFile(path), AllOf(HasSubstr("llama-3.<wbr>1-8b"), HasSubstr("16 ranks on 2 hosts")));
 }
 
 TEST(SimulateTest, EachFlagChangesTheNumbers) {
@@ -112,6 +159,11 @@ TEST(SimulateTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
   ExpectUsageError({"--config=llama-9"}, "config \"llama-9\" is no file; no GPT-2 preset");
   ExpectUsageError({"--ranks=128", "--hosts=3"}, "ranks is 128 and hosts 3");
   ExpectUsageError({"--ranks=0"}, "ranks is 0");
+  ExpectUsageError({"--ranks=8,x"}, "expected numbers separated by commas");
+  ExpectUsageError({"--ranks="}, "expected numbers separated by commas");
+  ExpectUsageError({"--ranks=8,12"}, "--ranks has 12, expected a number up to 8");
+  ExpectUsageError({"--ranks=8,16", "--trace=t.json"}, "expected one number in --ranks");
+  ExpectUsageError({"--ranks=1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17"}, "has 17 numbers, expected at most 16");
   ExpectUsageError({"--link=fast"}, "bandwidth \"fast\": expected a number above 0 with a unit");
   ExpectUsageError({"--device=abacus"}, "no device \"abacus\"; there are a100");
   ExpectUsageError({"--device=a100", "--dtype=float8"}, "device a100 has no float8");

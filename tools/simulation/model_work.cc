@@ -193,6 +193,20 @@ absl::StatusOr<Checkpointing> ParseCheckpointing(std::string_view name) {
                                                  "\": expected none, selective_op, selective_layer or full"));
 }
 
+std::string_view CheckpointingName(Checkpointing checkpointing) {
+  switch (checkpointing) {
+    case Checkpointing::kNone:
+      return "none";
+    case Checkpointing::kSelectiveOp:
+      return "selective_op";
+    case Checkpointing::kSelectiveLayer:
+      return "selective_layer";
+    case Checkpointing::kFull:
+      return "full";
+  }
+  return "";
+}
+
 absl::StatusOr<KernelStyle> ParseKernelStyle(std::string_view name) {
   if (name == "eager") return KernelStyle::kEager;
   if (name == "fused") return KernelStyle::kFused;

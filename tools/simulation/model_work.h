@@ -33,6 +33,7 @@ enum class Checkpointing : uint8_t {
 
 // "none", "selective_op", "selective_layer", "full".
 absl::StatusOr<Checkpointing> ParseCheckpointing(std::string_view name);
+std::string_view CheckpointingName(Checkpointing checkpointing);
 
 enum class KernelStyle : uint8_t { kEager, kFused };
 absl::StatusOr<KernelStyle> ParseKernelStyle(std::string_view name);  // "eager", "fused"
