@@ -28,6 +28,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "fsdp/base/problem_json.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/suggestion.h"
 #include "fsdp/base/terminal.h"
@@ -96,6 +97,26 @@ absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, Comm
     return absl::InvalidArgumentError(absl::StrCat("flag --", name, " needs a value"));
   }
   return absl::OkStatus();
+}
+
+// The usage with the flags in the middle.
+std::string Help(std::string_view usage, absl::Span<const std::string> names) {
+  const std::pair<std::string, std::string> parts =
+      absl::StrSplit(absl::string_view(usage.data(), usage.size()), absl::MaxSplits("\n\nexamples:\n", 1));
+  return absl::StrCat("usage: ", parts.first, "\n\n", FlagHelp(names),
+                      parts.second.empty() ? "" : absl::StrCat("\nexamples:\n", parts.second));
+}
+
+// An error of the command line. The flag --json may be after the one that is wrong, so it is looked for.
+int Refuse(const std::string& program, const absl::Status& status, int argc, char** argv) {
+  const bool has_json = absl::FindCommandLineFlag("json") != nullptr;
+  for (int i = 1; has_json && i < argc && absl::string_view(argv[i]) != "--"; ++i) {
+    const absl::string_view argument = argv[i];
+    if (argument != "--json" && argument != "-json") continue;
+    Print("%s", ProblemJson(std::string(status.message())));
+    break;
+  }
+  return ReportUsageError(program, status);
 }
 
 // A unit of ByteSizeFlag. "B" is last: it is a suffix of all others.
@@ -169,18 +190,18 @@ std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std
   const std::string program = ProgramName(argc, argv);
   const std::vector<std::string> names = FlagsOfTheProgram();
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
-  if (!line.ok()) return ReportUsageError(program, line.status());
-  if (line->help || line->helpfull) {
-    Print("%s", WrapText(absl::StrCat("usage: ", std::string(usage), "\n\n", FlagHelp(names)), HelpColumns()));
+  if (!line.ok()) return Refuse(program, line.status(), argc, argv);
+  const std::string only = argc == 2 ? argv[1] : "";
+  if (line->help || line->helpfull || only == "help") {
+    Print("%s", WrapText(Help(usage, names), HelpColumns()));
     return kExitDone;
   }
-  if (line->version) return PrintVersion(program);
-  if (operands == nullptr && !line->operands.empty()) {
-    return ReportUsageError(
-        program, absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", line->operands[0], "\"")));
+  if (line->version || only == "version") return PrintVersion(program);
+  absl::Status status = SetFlags(*line, program, names);
+  if (status.ok() && operands == nullptr && !line->operands.empty()) {
+    status = absl::InvalidArgumentError(absl::StrCat("unexpected argument \"", line->operands[0], "\""));
   }
-  const absl::Status status = SetFlags(*line, program, names);
-  if (!status.ok()) return ReportUsageError(program, status);
+  if (!status.ok()) return Refuse(program, status, argc, argv);
   if (operands != nullptr) *operands = std::move(line->operands);
   // Last, so that a usage error has no effect on the process.
   EnterCallersDirectory();

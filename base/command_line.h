@@ -10,8 +10,7 @@
 //     if (std::optional<int> status = fsdp::ParseFlags(argc, argv, "train_gpt [flags]", &operands)) return *status;
 //
 // Flags are --name=value, --name value, --bool, --nobool, before or after the operands; "--" ends them. In a name "-"
-// is
-// "_": --keep-last is --keep_last. Do not also link absl/flags:parse, which would parse the command line a second time.
+// is "_": --keep-last is --keep_last. Do not also link absl/flags:parse, which would parse the command line a second time.
 #ifndef FSDP_BASE_COMMAND_LINE_H_
 #define FSDP_BASE_COMMAND_LINE_H_
 
@@ -53,7 +52,9 @@ std::string FlagHelp(absl::Span<const std::string> names);
 // For a program with one set of flags, the ones that its files outside of Abseil define: parses and sets them, and
 // enters the directory in which the command was typed (EnterCallersDirectory), so that relative paths are relative to
 // it. Returns nullopt if the program should continue; else the exit status, after it printed help or the version (0) or
-// an error (2). If `operands` is null, every operand is an error.
+// an error (2), for a program with a flag --json also as an object. `usage` is the help from the name of the program on;
+// the flags are listed before its line "examples:". `help` and `version` by themselves are --help and --version. If
+// `operands` is null, every operand is an error.
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage,
                               std::vector<std::string>* operands = nullptr);
 
@@ -90,7 +91,7 @@ struct SwitchOrTextFlag {
 bool AbslParseFlag(absl::string_view text, SwitchOrTextFlag* flag, std::string* error);
 std::string AbslUnparseFlag(const SwitchOrTextFlag& flag);
 
-// For programs of more than one word: prints "PROGRAM: message" and how to get help to stderr; returns kExitUsage.
+// Prints "PROGRAM: message" and how to get help to stderr; returns kExitUsage.
 int ReportUsageError(std::string_view program, const absl::Status& status);
 
 }  // namespace fsdp

@@ -193,6 +193,32 @@ TEST_F(CommandLineTest, AProgramOfOneWordParsesAllItsFlags) {
   EXPECT_THAT(operands, ElementsAre("operand"));
 }
 
+TEST_F(CommandLineTest, HelpAndVersionAreWordsToo) {
+  testing::internal::CaptureStdout();
+  EXPECT_THAT(Parse({"help"}), Optional(kExitDone));
+  const std::string help = testing::internal::GetCapturedStdout();
+  testing::internal::CaptureStdout();
+  EXPECT_THAT(Parse({"--help"}), Optional(kExitDone));
+  EXPECT_EQ(help, testing::internal::GetCapturedStdout());
+  testing::internal::CaptureStdout();
+  EXPECT_THAT(Parse({"version"}), Optional(kExitDone));
+  EXPECT_THAT(testing::internal::GetCapturedStdout(), HasSubstr("program "));
+  std::vector<std::string> operands;
+  EXPECT_EQ(Parse({"help", "me"}, &operands), std::nullopt);
+  EXPECT_THAT(operands, ElementsAre("help", "me"));
+}
+
+TEST_F(CommandLineTest, ExamplesComeAfterTheFlags) {
+  Arguments arguments({"--help"});
+  testing::internal::CaptureStdout();
+  EXPECT_THAT(
+      ParseFlags(arguments.argc(), arguments.argv(), "program [flags]\nDoes it.\n\nexamples:\n  program --loud\n"),
+      Optional(kExitDone));
+  const std::string help = testing::internal::GetCapturedStdout();
+  EXPECT_LT(help.find("Does it."), help.find("  --loud: a switch"));
+  EXPECT_LT(help.find("  --loud: a switch"), help.find("\nexamples:\n  program --loud\n"));
+}
+
 TEST_F(CommandLineTest, RelativePathsAreTheCallers) {
   const std::filesystem::path before = std::filesystem::current_path();
   ScopedVariable variable("BUILD_WORKING_DIRECTORY", "/");

@@ -37,19 +37,21 @@ std::string DidYouMean(std::string_view typed, absl::Span<const std::string> nam
   typed = typed.substr(0, kLongest);
   const std::string* nearest = nullptr;
   size_t least = std::max<size_t>(1, typed.size() / 3) + 1;
-  const std::string* longer = nullptr;
-  size_t number_longer = 0;
+  const std::string* related = nullptr;
+  size_t number_related = 0;
   for (const std::string& name : names) {
     if (const size_t distance = Distance(typed, name); distance < least) {
       nearest = &name;
       least = distance;
     }
-    if (typed.size() > 1 && absl::StartsWith(name, absl::string_view(typed.data(), typed.size()))) {
-      longer = &name;
-      ++number_longer;
+    const absl::string_view text(typed.data(), typed.size());
+    const bool is_longer = typed.size() > 1 && absl::StartsWith(name, text);
+    if (is_longer || absl::StartsWith(text, absl::StrCat(name, "_"))) {
+      related = &name;
+      ++number_related;
     }
   }
-  if (nearest == nullptr && number_longer == 1) nearest = longer;
+  if (nearest == nullptr && number_related == 1) nearest = related;
   // "-x" is one letter from every flag of one letter, and from nothing that a person meant.
   if (nearest == nullptr || typed.size() < 2) return "";
   return absl::StrCat(" (did you mean ", std::string(prefix), *nearest, "?)");

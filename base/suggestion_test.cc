@@ -28,6 +28,11 @@ TEST(DidYouMeanTest, TheOnlyNameWithThatBeginningIsMeant) {
   EXPECT_EQ(DidYouMean("conv", Names()), " (did you mean convert?)");
 }
 
+TEST(DidYouMeanTest, TheNameWithWhichItBeginsIsMeant) {
+  EXPECT_EQ(DidYouMean("keep_last_steps", Names(), "--"), " (did you mean --keep_last?)");
+  EXPECT_EQ(DidYouMean("jsonlines", Names(), "--"), "");
+}
+
 TEST(DidYouMeanTest, NothingIsSuggestedForAnotherWord) {
   EXPECT_EQ(DidYouMean("colour", Names()), "");
   EXPECT_EQ(DidYouMean("x", Names()), "");

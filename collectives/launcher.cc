@@ -194,6 +194,9 @@ LaunchResult Job::Run(ForwardedSignals& signals) {
     const std::deque<std::string>& lines = ranks_[result_.failed_rank - FirstRank()]->last_lines.lines();
     result_.last_lines.assign(lines.begin(), lines.end());
   }
+  for (const std::unique_ptr<Rank>& rank : ranks_) {
+    if (result_.output_error == 0) result_.output_error = rank->output.error();
+  }
   return result_;
 }
 

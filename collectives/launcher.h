@@ -50,6 +50,7 @@ struct LaunchResult {
   int failed_rank = -1;  // the first that failed; -1 if none did, or time was up
   std::string description;              // "rank 2 of 4 was killed by signal 9 (Killed)"; empty on success
   std::vector<std::string> last_lines;  // of the failed rank's output, if prefix_output
+  int output_error = 0;  // if prefix_output: errno of the ranks' stdout that was lost, such as ENOSPC; 0: none was
 };
 
 // Runs the command on nproc ranks of this host, with torchrun's variables and a name of the job (job/job_identity.h) in

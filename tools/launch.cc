@@ -13,6 +13,7 @@
 // the time was up, 1 if the program cannot be started, 2 for a wrong command line, 75 if the port of --master_port is
 // not to be had, now: another job or program holds it, or the name of host 0 has no address. Ranks of train_gpt exit
 // with 75 too, to ask for a restart.
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -56,7 +57,18 @@ constexpr char kUsage[] =
     "\n"
     "A job on H hosts is started on each of them by hand or by a script, in any order. It has H * N ranks; R * N is "
     "the first one here. When a rank fails, %1$s stops the ranks of its own host; the ranks of the others notice it. "
-    "If hosts run the program in different directories or with different flags, give all the same --run_id.";
+    "If hosts run the program in different directories or with different flags, give all the same --run_id.\n"
+    "\n"
+    "examples:\n"
+    "  %1$s --nproc=4 -- train_gpt --steps=100\n"
+    "  %1$s --nnodes=2 --node_rank=0 --master_addr=host-a --master_port=29500 --nproc=4 -- train_gpt --steps=100\n"
+    "\n"
+    "exit status: 0 done; of the first rank that failed, or 128 + n if signal n ended it or this program; 124 the time "
+    "was up; 1 the program cannot be started; 2 the command line is wrong; 75 the port cannot be had now, or a rank "
+    "asks "
+    "to be started again.\n"
+    "environment: COLUMNS, the width of this text; the ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
+    "MASTER_ADDR, MASTER_PORT and FSDP_RUN_ID.\n";
 
 // "launch --nproc=2 train_gpt --steps=2": without "--" the flags of PROGRAM are taken for those of launch. If they are
 // unknown and there is no "--", returns an error that asks for it; else OK.
@@ -81,7 +93,9 @@ int Report(const std::string& program, const LaunchResult& result) {
   for (const std::string& line : result.last_lines) {
     PrintError("  %s\n", line);
   }
-  return result.exit_code;
+  if (result.output_error == 0) return result.exit_code;
+  PrintError("%s: stdout: %s\n", program, std::strerror(result.output_error));
+  return result.exit_code == 0 ? kExitFailed : result.exit_code;
 }
 
 int Main(int argc, char** argv) {

@@ -44,6 +44,22 @@ namespace {
 
 constexpr char kProgram[] = "train_gpt";
 
+constexpr char kUsage[] =
+    "train_gpt [flags]\n"
+    "Trains a GPT-2 or Llama model, sharded over ranks, with checkpoints. Started by hand, it starts --nproc ranks of "
+    "itself on this host; started by torchrun, Slurm, mpirun or launch it is a rank of that job. Killed at any "
+    "instant, the same command continues from the newest checkpoint that verifies, on any number of ranks.\n"
+    "\n"
+    "examples:\n"
+    "  train_gpt --nproc=4 --steps=200 --checkpoint_dir=checkpoints --checkpoint_every=50\n"
+    "  train_gpt --config=gpt2-124m --data='texts/*.txt' --metrics=metrics.jsonl --export=model\n"
+    "\n"
+    "exit status: 0 all is done, also after a stop by SIGTERM or SIGUSR1 during training; 1 it failed; 2 the command "
+    "line is wrong; 75 it should be started again: a rank was lost or did not come, or another job holds the port; "
+    "128 + n if signal n ended it.\n"
+    "environment: COLUMNS, the width of this text; RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and MASTER_PORT, or the "
+    "variables of Slurm and of MPI's launchers, name a job to join; with --upload those of the AWS tools.\n";
+
 // Ranks on a host without GPUs.
 constexpr int kDefaultNproc = 2;
 
@@ -153,7 +169,7 @@ int Main(int argc, char** argv) {
   // inherit this.
   std::signal(SIGXFSZ, SIG_IGN);
   ObeyStopSignals();
-  if (const std::optional<int> status = ParseFlags(argc, argv, "train_gpt [flags]")) return *status;
+  if (const std::optional<int> status = ParseFlags(argc, argv, kUsage)) return *status;
   const absl::StatusOr<TrainOptions> options = TrainOptionsFromFlags();
   if (!options.ok()) return ReportUsageError(kProgram, options.status());
   // Before the rank reads its job from the environment. Ranks of --nproc have the flag on their command lines.
@@ -164,4 +180,4 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace fsdp
 
-int main(int argc, char** argv) { return fsdp::Main(argc, argv); }
+int main(int argc, char** argv) { return fsdp::FinishOutput(fsdp::kProgram, fsdp::Main(argc, argv)); }

@@ -55,6 +55,7 @@ void RankOutput::Flush(int interrupt, absl::Time deadline) {
     }
     const ssize_t written = n < 0 ? n : write(destination_, rest.data(), NextWrite(rest));
     if (written < 0 && errno != EINTR) {
+      if (error_ == 0 && errno != EPIPE && errno != EIO) error_ = errno;
       rest = {};
     }
     rest.remove_prefix(written < 0 ? 0 : static_cast<size_t>(written));

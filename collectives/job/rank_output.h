@@ -38,13 +38,16 @@ class RankOutput {
   // Writes the added lines, per write as many as a pipe takes whole, so that no partial line appears between the lines
   // of other writers to the same pipe. Waits while the destination is full, until `deadline` or until `interrupt`, a
   // descriptor, is readable; the rest is kept for the next call. Drops the lines if the destination cannot be written,
-  // for example because its reader is gone: the ranks continue to work.
+  // for example because its reader is gone: the ranks continue to work, and error() has the reason.
   void Flush(int interrupt, absl::Time deadline);
 
   // Drops the newest of the waiting lines, so that at most `bytes` wait.
   void DropBeyond(size_t bytes);
 
   int destination() const { return destination_; }
+
+  // errno of the first write that failed, such as ENOSPC; 0 without one, or if only the reader is gone.
+  int error() const { return error_; }
 
   // Whether lines wait to be written.
   bool is_pending() const { return !pending_.empty(); }
@@ -54,6 +57,7 @@ class RankOutput {
   std::string prefix_;
   LastLines* last_lines_;
   std::string pending_;
+  int error_ = 0;
 };
 
 }  // namespace fsdp

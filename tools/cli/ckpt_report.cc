@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/cli/ckpt_report.h"
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/problem_json.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/object/s3_url.h"
-#include "fsdp/tools/cli/ckpt_report.h"
-#include "nlohmann/json.hpp"
 
 namespace fsdp {
 
@@ -42,11 +43,6 @@ int ReportFailure(const std::string& program, const absl::Status& status) {
   return kExitFailed;
 }
 
-std::string ProblemJson(const absl::Status& status) {
-  const nlohmann::ordered_json json = {{"problem", WithFlagNames(status.message())},
-                                       {"problems", nlohmann::ordered_json::array({WithFlagNames(status.message())})}};
-  // Messages contain names from damaged files. By default dump throws for bytes that are not UTF-8.
-  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
+std::string ProblemJson(const absl::Status& status) { return ProblemJson(WithFlagNames(status.message())); }
 
 }  // namespace fsdp

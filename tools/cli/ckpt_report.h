@@ -27,8 +27,7 @@ absl::Status CheckAreFiles(const std::vector<std::string>& operands);
 // Prints "PROGRAM: message", with the names of flags, to stderr. Returns kExitFailed.
 int ReportFailure(const std::string& program, const absl::Status& status);
 
-// The JSON that --json prints on stdout, in addition to that line, when there is no result: {"problem": message,
-// "problems": [message]}. Indented, with a newline at its end; bytes of the message that are not UTF-8 are replaced.
+// The JSON that --json prints on stdout, in addition to that line, when there is no result (base/problem_json.h).
 std::string ProblemJson(const absl::Status& status);
 
 }  // namespace fsdp
