@@ -23,6 +23,7 @@
 #include "absl/strings/string_view.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/problem_json.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/output_path.h"
@@ -102,8 +103,15 @@ constexpr char kUsage[] =
     "simulate --published=FILE\n"
     "\n"
     "Predicts a training step on a cluster that is not present: tokens a second, communication that is not hidden, "
-    "memory\n"
-    "of a rank, and the time of a save and a load.";
+    "memory of a rank, and the time of a save and a load.\n"
+    "\n"
+    "examples:\n"
+    "  simulate --config=llama-3.1-8b --ranks=128 --hosts=16 --link=3200gbit\n"
+    "  simulate --config=llama-3.1-8b --ranks=8,16,32,64 --html=ranks.html\n"
+    "  simulate --config=gpt2-124m --ranks=8 --device=a100 --trace=step.json\n"
+    "\n"
+    "exit status: 0 done; 1 a file cannot be read or written; 2 the command line is wrong.\n"
+    "environment: COLUMNS, the width of this text.\n";
 
 absl::StatusOr<DeviceModel> DeviceOf(ComputePrecision precision) {
   const double flops = absl::GetFlag(FLAGS_flops), achievable = absl::GetFlag(FLAGS_achievable);
@@ -218,7 +226,18 @@ absl::StatusOr<std::vector<SimulatedRun>> SimulateAll() {
   return runs;
 }
 
+// With --json an error is an object too.
+void PrintProblem(const absl::Status& status) {
+  if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(std::string(status.message())));
+}
+
+int Refuse(const absl::Status& status) {
+  PrintProblem(status);
+  return ReportUsageError("simulate", status);
+}
+
 int Fail(const absl::Status& status) {
+  PrintProblem(status);
   PrintError("simulate: %s\n", status.message());
   return kExitFailed;
 }
@@ -275,11 +294,11 @@ absl::Status CheckRanks() {
 int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseFlags(argc, argv, kUsage)) return *status;
   if (const std::string path = absl::GetFlag(FLAGS_published); !path.empty()) return PrintPublished(path);
-  if (const absl::Status status = CheckRanks(); !status.ok()) return ReportUsageError("simulate", status);
+  if (const absl::Status status = CheckRanks(); !status.ok()) return Refuse(status);
   if (const absl::Status status = CheckOutputs(); !status.ok()) return Fail(status);
   const absl::StatusOr<std::vector<SimulatedRun>> runs = SimulateAll();
   // Every error here is a job that cannot be, and so an error of the flags.
-  if (!runs.ok()) return ReportUsageError("simulate", runs.status());
+  if (!runs.ok()) return Refuse(runs.status());
   // Before the result is printed, so that a failure has no output that looks complete.
   if (const absl::Status status = WriteFiles(*runs); !status.ok()) return Fail(status);
   Print("%s", absl::GetFlag(FLAGS_json) ? SimulationJson(*runs) : SimulationText(*runs));
