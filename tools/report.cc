@@ -35,13 +35,17 @@ namespace {
 
 constexpr char kUsage[] =
     "report METRICS.jsonl... --html=FILE\n"
-    "Makes one self-contained page of 1 to 16 training runs, from what train_gpt --metrics wrote: curves, "
-    "checkpoints,\n"
-    "restarts, and a table. A last line without its newline, which a killed run leaves, is left out, and the page "
-    "says\n"
-    "so. Exit status: 0 done; 1 a file cannot be read, a line is malformed, or the page cannot be written; 2 the "
-    "command\n"
-    "line is wrong.";
+    "Makes one self-contained page of 1 to 16 training runs, from what train_gpt --metrics wrote: curves, checkpoints, "
+    "restarts, and a table. A last line without its newline, which a killed run leaves, is left out, and the page says "
+    "so.\n"
+    "\n"
+    "examples:\n"
+    "  report metrics.jsonl --html=report.html\n"
+    "  report runs/lr-1e-3/metrics.jsonl runs/lr-3e-4/metrics.jsonl --html=compare.html\n"
+    "\n"
+    "exit status: 0 done; 1 a file cannot be read, a line is malformed, or the page cannot be written; 2 the command "
+    "line is wrong.\n"
+    "environment: COLUMNS, the width of this text.\n";
 
 // Checked before anything is read: the page must be neither an input nor inside a checkpoint.
 absl::Status CheckPage(const std::string& page, const std::vector<std::string>& metrics) {
