@@ -146,7 +146,8 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
       {{config, "--seq_len=16", "--freeze=adapter"}, {"--freeze=adapter", "matches none", "transformer.wte.weight"}},
       {{config, "--seq_len=16", "--freeze=."}, {"--freeze=.", "leaves none to train"}},
       {{config, "--seq_len=16", "--freeze=wte"}, {"unit root", "transformer.wte.weight", "use_orig_params"}},
-      {{config, "--metrics=" + directory + "/no/metrics.jsonl"}, {"no/metrics.jsonl"}},
+      {{config, "--metrics=/proc/no/metrics.jsonl"}, {"--metrics=/proc/no/metrics.jsonl"}},
+      {{config, "--trace=/proc/no/trace.json"}, {"--trace=/proc/no/trace.json"}},
       {{config, "--parity=254", "--seq_len=16", "--checkpoint_dir=" + directory},
        {"--parity=254: expected at most 253 with the files of 2 ranks"}},
       {{config, "--device=cuda"}, {"--device=cuda: ", "train with --device=cpu"}},
@@ -192,14 +193,31 @@ TEST(TrainGptCliTest, RelativePathsAreThoseOfTheDirectoryInWhichBazelRunWasTyped
   options.working_directory = "/";
   options.environment = {{"BUILD_WORKING_DIRECTORY", directory}};
   ASSERT_OK_AND_ASSIGN(const ProgramResult run,
-                       RunProgram({program, "--steps=1", "--seq_len=16", "--tokens=here.u16", "--metrics=m.jsonl",
-                                   "--checkpoint_dir=saved", "--export=exported"},
+                       RunProgram({program, "--steps=1", "--seq_len=16", "--tokens=here.u16", "--metrics=new/m.jsonl",
+                                   "--trace=other/new/t.json", "--checkpoint_dir=saved", "--export=exported"},
                                   absl::Minutes(2), options));
   EXPECT_EQ(run.exit_status, 0) << run.output;
-  for (const char* made :
-       {"m.jsonl", "saved/step-00000001/manifest.json", "exported/config.json", "exported/model.safetensors"}) {
+  for (const char* made : {"new/m.jsonl", "other/new/t.json", "saved/step-00000001/manifest.json",
+                           "exported/config.json", "exported/model.safetensors"}) {
     EXPECT_TRUE(std::filesystem::exists(directory + "/" + made)) << made;
   }
+}
+
+// A copy of the program has no sources beside it.
+TEST(TrainGptCliTest, TheScheduleNeedsNoData) {
+  const std::string directory = NewDirectory();
+  ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));
+  std::filesystem::copy_file(program, directory + "/train_gpt");
+  ChildOptions options;
+  options.working_directory = directory;
+  options.unset = {"RUNFILES_DIR", "TEST_SRCDIR"};
+  const std::string copy = directory + "/train_gpt";
+  ASSERT_OK_AND_ASSIGN(const ProgramResult run, RunProgram({copy, "--print_schedule"}, absl::Minutes(1), options));
+  EXPECT_EQ(run.exit_status, 0) << run.output;
+  EXPECT_THAT(run.output, AllOf(HasSubstr("all_gather transformer.h.1"), HasSubstr("reduce_scatter root")));
+  ASSERT_OK_AND_ASSIGN(const ProgramResult train, RunProgram({copy, "--steps=1"}, absl::Minutes(1), options));
+  EXPECT_EQ(train.exit_status, 1);
+  EXPECT_THAT(train.output, HasSubstr("neither --data nor --tokens is given"));
 }
 
 // A port that was free a moment ago.

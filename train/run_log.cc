@@ -10,6 +10,8 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
+#include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/train/hidden_share.h"
 #include "fsdp/train/say.h"
 
@@ -18,6 +20,12 @@ namespace {
 
 // A Trace keeps as many.
 constexpr size_t kMaxSpans = 200'000;
+
+// Makes the directories above the file that a flag names, as --checkpoint_dir and --tensorboard are made.
+absl::Status MakeDirectoriesAbove(const char* flag, const std::string& path) {
+  return Annotate(MakeDirectories(PosixFileSystem(), SplitPath(path).directory),
+                  absl::StrFormat("--%s=%s", flag, path));
+}
 
 }  // namespace
 
@@ -32,9 +40,11 @@ absl::StatusOr<std::unique_ptr<RunLog>> RunLog::Open(const TrainOptions& options
   std::unique_ptr<RunLog> log(new RunLog(options, start, group, std::move(trace)));
   if (!log->is_rank0()) return log;
   if (!options.trace.empty()) {
+    FSDP_RETURN_IF_ERROR(MakeDirectoriesAbove("trace", options.trace));
     FSDP_ASSIGN_OR_RETURN(log->trace_file_, TraceFile::Open(options.trace));
   }
   if (!options.metrics.empty()) {
+    FSDP_RETURN_IF_ERROR(MakeDirectoriesAbove("metrics", options.metrics));
     const auto mode = start.resumed() ? MetricsWriter::Mode::kAppend : MetricsWriter::Mode::kTruncate;
     FSDP_ASSIGN_OR_RETURN(log->metrics_, MetricsWriter::Open(options.metrics, mode));
   }

@@ -98,6 +98,12 @@ absl::StatusOr<TokenData> TokenData::FromTextFiles(const std::string& pattern) {
   return TokenData(std::shared_ptr<const void>(std::move(text), data), nbytes, 1, pattern, files);
 }
 
+TokenData TokenData::Zeros(int64_t size) {
+  auto bytes = std::make_shared<std::string>(size, '\0');
+  const void* data = bytes->data();
+  return TokenData(std::shared_ptr<const void>(std::move(bytes), data), size, 1, "zeros", {});
+}
+
 std::string_view TokenData::bytes() const {
   return {static_cast<const char*>(bytes_.get()), static_cast<size_t>(size_ * token_bytes_)};
 }

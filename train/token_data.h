@@ -26,6 +26,9 @@ class TokenData {
   // Every file that `pattern` (as in a shell) matches, sorted by name; kNotFound if no file matches.
   static absl::StatusOr<TokenData> FromTextFiles(const std::string& pattern);
 
+  // `size` tokens, all 0, which are of no file.
+  static TokenData Zeros(int64_t size);
+
   // Number of tokens, N.
   int64_t size() const { return size_; }
 

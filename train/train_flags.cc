@@ -150,7 +150,8 @@ ABSL_FLAG(std::string, upload, "",
           "s3://BUCKET/PREFIX: also copy each checkpoint to this object store, while training runs; --resume=auto "
           "searches it too (keys and endpoint: AWS_* and ~/.aws)");
 
-ABSL_FLAG(std::string, metrics, "", "a file of JSON lines, one a step; appended to on a resume");
+ABSL_FLAG(std::string, metrics, "",
+          "a file of JSON lines, one a step, made with the directories above it; appended to on a resume");
 ABSL_FLAG(
     std::string, tensorboard, "",
     "a directory, made if needed, for a file of events that TensorBoard shows: loss, gradient norm, learning rate, "
@@ -163,4 +164,5 @@ ABSL_FLAG(
     "directory");
 ABSL_FLAG(std::string, trace, "",
           "Chrome trace JSON of the run (opens in Perfetto): each rank's streams, units, collectives");
-ABSL_FLAG(bool, print_schedule, false, "print the schedule of one step for rank 0, and exit without training");
+ABSL_FLAG(bool, print_schedule, false,
+          "print the schedule of one step for rank 0, and exit without training; needs no data");

@@ -60,6 +60,8 @@ namespace {
 absl::StatusOr<TokenData> ReadData(const TrainOptions& options) {
   if (!options.tokens.empty()) return TokenData::FromTokenFile(options.tokens);
   if (!options.data.empty()) return TokenData::FromTextFiles(options.data);
+  // The schedule does not depend on the tokens.
+  if (options.print_schedule) return TokenData::Zeros(options.seq_len + 1);
   absl::StatusOr<std::string> sources = FindRunfile("train/sources.txt");
   if (sources.ok()) return TokenData::FromTextFiles(*sources);
   return absl::NotFoundError(
