@@ -27,6 +27,7 @@ namespace {
 constexpr char kWeights[] = "model.weights.h5";
 constexpr int64_t kMaxIndexBytes = int64_t{64} << 20;
 constexpr size_t kMaxFiles = 10'000;
+constexpr int64_t kMostIndexed = 100'000;  // groups and files in an index: a name takes ten times its text
 constexpr size_t kMostNamed = 20;
 
 void LeaveOut(const Hdf5Listing& listing, KerasFiles& files) {
@@ -97,12 +98,20 @@ absl::StatusOr<KerasFiles> OpenArchive(const std::string& path, bool verify) {
 // The files that have a part of each group, by its path.
 using WeightMap = std::map<std::string, std::set<std::string>>;
 
+absl::Status CheckNames(int64_t count) {
+  if (count <= kMostIndexed) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("\"weight_map\" has more than ", kMostIndexed, " names"));
+}
+
 absl::StatusOr<WeightMap> ParseIndex(std::string_view text) {
   FSDP_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(text));
   const std::optional<JsonView> map = json.Find("weight_map");
   if (!map || !map->is_object()) return absl::DataLossError("it has no \"weight_map\"");
   WeightMap result;
+  int64_t names = map->size();
+  FSDP_RETURN_IF_ERROR(CheckNames(names));
   for (const auto& [group, value] : map->members()) {
+    FSDP_RETURN_IF_ERROR(CheckNames(names += value.size()));
     std::set<std::string>& files = result[group];
     if (const std::optional<std::string> file = value.string()) files.insert(*file);
     for (const JsonView item : value) files.insert(item.string().value_or(""));

@@ -2,7 +2,10 @@
 #include "fsdp/checkpoint/foreign/orbax/orbax_item.h"
 
 #include <algorithm>
+#include <map>
+#include <utility>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -44,14 +47,37 @@ void Add(std::vector<std::string>& list, const std::string& what) {
   if (list.size() < kMostNamed) list.push_back(what);
 }
 
-// The value at `name` in the texts: a JSON pointer, so that slashes lead into objects.
-std::optional<std::string> TextAt(const JsonView& texts, const std::string& name) {
-  std::optional<JsonView> at = texts;
-  for (const absl::string_view key : absl::StrSplit(name, '/')) {
-    if (at) at = at->Find(std::string_view(key.data(), key.size()));
+// The texts of an item, found by their names. A view would scan the whole object for each.
+class Texts {
+ public:
+  explicit Texts(const JsonView& root) : root_(root) {}
+
+  // The value at `name`: a JSON pointer, so that slashes lead into objects.
+  std::optional<std::string> At(const std::string& name) {
+    JsonView at = root_;
+    for (const absl::string_view key : absl::StrSplit(name, '/')) {
+      const Members& members = MembersOf(at);
+      const auto member = members.find(std::string(key));
+      if (member == members.end()) return std::nullopt;
+      at = member->second;
+    }
+    return at.string();
   }
-  return at ? at->string() : std::nullopt;
-}
+
+ private:
+  using Members = absl::flat_hash_map<std::string, JsonView>;
+
+  const Members& MembersOf(const JsonView& object) {
+    const auto [at, is_new] = members_.try_emplace(object.text().data());
+    if (is_new && object.is_object()) {
+      for (auto& [name, value] : object.members()) at->second.emplace(std::move(name), value);
+    }
+    return at->second;
+  }
+
+  const JsonView root_;
+  std::map<const char*, Members> members_;  // by the place of an object in the text
+};
 
 }  // namespace
 
@@ -168,9 +194,10 @@ absl::Status OrbaxItem::ReadTexts() {
                           text = std::move(json);
                           return JsonView::Parse(text);
                         }));
+  Texts found(texts);
   for (const OrbaxLeaf& leaf : tree_->leaves) {
     if (!is_text(leaf)) continue;
-    std::optional<std::string> value = TextAt(texts, leaf.name);
+    std::optional<std::string> value = found.At(leaf.name);
     if (!value) {
       return absl::DataLossError(absl::StrCat(JoinPath(directory_, kTextsName), ": text ", Quote(leaf.name),
                                               " is missing, which is a leaf of ", kOrbaxTreeName));
