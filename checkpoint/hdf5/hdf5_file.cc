@@ -172,6 +172,11 @@ absl::StatusOr<std::unique_ptr<Hdf5File>> Hdf5File::Create(const Hdf5FileOptions
       H5Pset_obj_track_times(dataset, false) >= 0;
   const Handle access = PropertyList(H5P_FILE_ACCESS);
   const Handle creation = PropertyList(H5P_FILE_CREATE);
+  constexpr unsigned kOrder = H5P_CRT_ORDER_TRACKED | H5P_CRT_ORDER_INDEXED;
+  if (options.keeps_order && (H5Pset_link_creation_order(made->group_creation.get(), kOrder) < 0 ||
+                              H5Pset_link_creation_order(creation.get(), kOrder) < 0)) {
+    return Hdf5Error("prepare", "a file");
+  }
   // Virtual datasets need the format of 1.10; all other files stay readable for HDF5 1.8.
   const H5F_libver_t version = options.virtual_datasets ? H5F_LIBVER_V110 : H5F_LIBVER_V18;
   const bool access_ok = lists_ok && SetDescriptor(access.get(), image.descriptor()) &&

@@ -36,7 +36,8 @@ inline constexpr int kMaxHdf5Rank = 32;
 
 struct Hdf5FileOptions {
   bool virtual_datasets = false;  // raises the file's version to HDF5 1.10; otherwise 1.8 can read it
-  bool describes_all = false;     // attributes "dtype" and "fqn" of every dataset, for people
+  bool describes_all = false;     // the attribute "dtype" of every dataset, for people
+  bool keeps_order = false;       // a listing by h5py has the order in which objects were added, not the order of names
   int64_t metadata_bytes = 2048;  // estimate of the metadata's size; HDF5 allocates metadata in blocks of this size
 };
 

@@ -29,7 +29,7 @@ class CkptHdf5FileTest : public CkptTest {
     StateDict state;
     ShardedTensor tensor;
     tensor.shape = {6, 2};
-    state.Set(StateKey::Model("wte.weight"), tensor);
+    for (const char* name : {"wte.weight", "h.10.weight", "h.2.weight"}) state.Set(StateKey::Model(name), tensor);
     state.Set(StateKey::OptimState("wte.weight", "exp_avg"), tensor);
     tensor.dtype = DType::kFloat8E4M3FN;
     state.Set(StateKey::Model("a/b.weight"), tensor);
@@ -63,18 +63,42 @@ TEST_F(CkptHdf5FileTest, OpensInH5pyByItself) {
   Save();
   MustCkpt({"convert", Path("saved"), Path("model.h5")});
   std::filesystem::remove_all(Path("saved"));
-  std::ofstream(Path("look.py"))
-      << "import sys, h5py\n"
-         "f = h5py.File(sys.argv[1])\n"
-         "a = f.attrs\n"
-         "print(a['step'], a['model.n_head'], a['options.lr'], a['model.act'], a['model.tie'])\n"
-         "w, tied = f['model/wte.weight'], f['model/lm_head.weight']\n"
-         "print(w == tied, w.shape, w.attrs['dtype'], w.attrs['fqn'])\n"
-         "print(f['model/a%2Fb.weight'].attrs['dtype'], f['extra/note'][()].decode())\n";
+  std::ofstream(Path("look.py")) << "import sys, h5py\n"
+                                    "f = h5py.File(sys.argv[1])\n"
+                                    "a = f.attrs\n"
+                                    "print(a['step'], a['format'], a['producer'].split()[0])\n"
+                                    "print(a['model.n_head'], a['options.lr'], a['model.act'], a['model.tie'])\n"
+                                    "w, tied = f['model/wte.weight'], f['model/lm_head.weight']\n"
+                                    "print(w == tied, w.shape, w.attrs['dtype'], w.attrs['fqn'])\n"
+                                    "print(f['model/a%2Fb.weight'].attrs['dtype'], f['extra/note'][()].decode())\n"
+                                    "print(*f['model'])\n";
   const absl::StatusOr<ProgramResult> run =
       RunProgram({"/usr/bin/python3", Path("look.py"), Path("model.h5")}, absl::Minutes(1));
   if (!run.ok() || run->output.find("No module named") != std::string::npos) GTEST_SKIP() << "there is no h5py here";
-  EXPECT_EQ(run->output, "42 4 0.001 gelu True\nTrue (6, 2) float32 wte.weight\nfloat8_e4m3fn a text\n");
+  EXPECT_EQ(run->output,
+            "42 fsdp checkpoint fsdp\n4 0.001 gelu True\nTrue (6, 2) float32 wte.weight\nfloat8_e4m3fn a text\n"
+            "a%2Fb.weight h.2.weight h.10.weight wte.weight lm_head.weight\n");
+}
+
+// Also without the manifest: a run's checkpoint.h5 is what a scientist is given.
+TEST_F(CkptHdf5FileTest, TheFileOfADirectoryHasTheFactsAndTheTiedNamesToo) {
+  Save();
+  MustCkpt({"convert", Path("saved"), Path("sharded"), "--state_dict_type=sharded", "--world_size=2"});
+  std::ofstream(Path("look.py")) << "import sys, h5py\n"
+                                    "f = h5py.File(sys.argv[1])\n"
+                                    "print(f.attrs['step'], f.attrs['format'], f.attrs['model.n_head'])\n"
+                                    "w, tied = f['model/wte.weight'], f['model/lm_head.weight']\n"
+                                    "print(w == tied, w[5, 1] == tied[5, 1], 'warning' in f.attrs)\n";
+  for (const auto& [name, warns] : {std::pair("saved", "False"), std::pair("sharded", "True")}) {
+    MustCkpt({"verify", Path(name)});
+    const absl::StatusOr<ProgramResult> run =
+        RunProgram({"/usr/bin/python3", Path("look.py"), Path(absl::StrCat(name, "/checkpoint.h5"))}, absl::Minutes(1));
+    if (!run.ok() || run->output.find("No module named") != std::string::npos) GTEST_SKIP() << "there is no h5py here";
+    EXPECT_EQ(run->output, absl::StrCat("42 fsdp checkpoint 4\nTrue True ", warns, "\n")) << name;
+  }
+  std::filesystem::remove(Path("saved/manifest.json"));
+  MustCkpt({"diff", Path("saved/checkpoint.h5"), Path("sharded")});
+  EXPECT_EQ(Json::parse(MustCkpt({"inspect", Path("saved/checkpoint.h5"), "--json"}))["step"], 42);
 }
 
 TEST_F(CkptHdf5FileTest, ReplacesAFileOnlyIfAskedTo) {

@@ -143,7 +143,7 @@ void TakeAttributes(RunMetadata attributes, SourceDescription& description) {
     if (number != nullptr && *number >= 0) description.step = *number;
     attributes.erase(step);
   }
-  for (const char* own : {"producer", "warning"}) attributes.erase(own);
+  for (const char* own : {"format", "producer", "warning"}) attributes.erase(own);
   description.attributes = std::move(attributes);
 }
 

@@ -33,6 +33,8 @@ TreeFile FullTree(const BodyContext& context, std::vector<TreeFile::TensorPart> 
   tree.name = kCheckpointFileName;
   tree.tensors = std::move(tensors);
   tree.texts = context.texts;
+  tree.attributes = RootAttributes(context.save);
+  tree.links_aliases = true;
   tree.laid_out = context.laid_out;
   return tree;
 }

@@ -9,9 +9,11 @@
 #include <iterator>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
@@ -56,6 +58,33 @@ SaveIdentity IdentityOf(const StateDict& contents, const CheckpointDirectoryOpti
 std::vector<FlatUnitLayout> UnitsOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
   if (options.type != StateDictType::kLocal || !contents.units.empty()) return contents.units;
   return {OneFlatUnit(contents)};
+}
+
+// Compares as a text like people count: "h.2" before "h.10". A number is preceded by the number of its digits.
+std::string NaturalKey(const std::string& name) {
+  std::string key;
+  for (size_t i = 0; i < name.size();) {
+    if (!absl::ascii_isdigit(name[i])) {
+      key += name[i++];
+      continue;
+    }
+    while (i + 1 < name.size() && name[i] == '0' && absl::ascii_isdigit(name[i + 1])) ++i;
+    const size_t begin = i;
+    while (i < name.size() && absl::ascii_isdigit(name[i])) ++i;
+    // Up to 9 digits among the digits, so that texts and numbers are in the order of ASCII.
+    absl::StrAppend(&key, std::min<size_t>(i - begin, 9), name.substr(begin, i - begin));
+  }
+  return key;
+}
+
+// HDF5 keeps the order in which tensors are added, and h5py lists them so.
+void SortNaturally(std::vector<TreeFile::TensorPart>& tensors) {
+  std::vector<std::pair<std::string, size_t>> order;
+  for (size_t i = 0; i < tensors.size(); ++i) order.emplace_back(NaturalKey(tensors[i].key.ToString()), i);
+  std::sort(order.begin(), order.end());
+  std::vector<TreeFile::TensorPart> sorted;
+  for (const auto& [key, i] : order) sorted.push_back(std::move(tensors[i]));
+  tensors = std::move(sorted);
 }
 
 // Adds up the bytes that the threads have written. Thread-safe.
@@ -178,10 +207,10 @@ absl::Status WriteHdf5File(const std::string& path, const StateDict& contents, c
   TreeFile tree;
   tree.name = SplitPath(path).name;
   tree.tensors = std::move(plan.tensors);
+  SortNaturally(tree.tensors);
   tree.texts = std::move(plan.texts);
-  tree.attributes = contents.attributes;
-  tree.attributes["producer"] = std::string(kProducer);
-  if (options.step >= 0) tree.attributes["step"] = options.step;
+  tree.attributes = RootAttributes(IdentityOf(contents, options));
+  tree.links_aliases = true;
   tree.stands_alone = true;
   const int64_t tensors = std::ssize(tree.tensors);
   if (options.count_names) tree.laid_out = [&] { options.count_names(kLayoutWork); };

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WriteCheckpointDirectory, WriteHdf5File: one process writes a whole checkpoint in the project's own format, or as one
-// HDF5 file for other programs. It pulls payload block
-// by block from a callback, so memory stays bounded for models of any size. `ckpt convert` calls it. SaveCheckpoint is
-// its counterpart for the ranks of a job, which hold the tensors in memory; both write the same bodies
-// (checkpoint_body.h) and commit in the same way.
+// HDF5 file for other programs. It pulls payload block by block from a callback, so memory stays bounded for models of
+// any size. `ckpt convert` calls it. SaveCheckpoint is its counterpart for the ranks of a job, which hold the tensors in
+// memory; both write the same bodies (checkpoint_body.h) and commit in the same way.
 #ifndef FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_
 #define FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_
 
@@ -47,9 +46,8 @@ absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& 
                                       const CheckpointDirectoryOptions& options);
 
 // Makes the HDF5 file `path`, which stands alone: the tree of a FULL checkpoint.h5 without a manifest and digests, with
-// `step` (if it is 0 or more) and contents.attributes as attributes of the root group, aliases as hard links, and the
-// dtype and name of each dataset as attributes. Of `options` type, world_size and parity are not used. Otherwise as
-// WriteCheckpointDirectory.
+// the dtype and name of each dataset as attributes, and in the order of people: "h.2" before "h.10". Of `options` type,
+// world_size and parity are not used. Otherwise as WriteCheckpointDirectory.
 absl::Status WriteHdf5File(const std::string& path, const StateDict& contents, const PayloadReader& read,
                            const CheckpointDirectoryOptions& options);
 

@@ -62,7 +62,9 @@ absl::StatusOr<std::unique_ptr<const ShardedIndex>> ShardedIndex::Create(const S
   TreeFile& tree = index->tree_;
   tree.name = kCheckpointFileName;
   tree.texts = std::move(texts);
+  tree.attributes = RootAttributes(save);
   tree.attributes["warning"] = std::string(kWarning);
+  tree.links_aliases = true;
   const FlatPlaces places(units);
   for (const StoredTensor& tensor : manifest.tensors) {
     FSDP_RETURN_IF_ERROR(CheckCovered(tensor));

@@ -39,8 +39,19 @@ def check_tensor(file, item):
         assert dataset.attrs["dtype"] == item["dtype"], item["path"]
     if "fqn" in item:
         assert dataset.attrs["fqn"] == item["fqn"], (item["path"], dataset.attrs["fqn"])
+    elif is_tied(dataset):
+        assert name_of(item["path"], dataset) == item["path"], (item["path"], dataset.attrs["fqn"])
     else:
         assert "fqn" not in dataset.attrs, item["path"]
+
+
+def is_tied(dataset):
+    return h5py.h5o.get_info(dataset.id).rc > 1  # hard links
+
+
+def name_of(path, thing):
+    """Of the names of a tied tensor the one that its attribute tells."""
+    return "/model/" + thing.attrs["fqn"].replace("%", "%25").replace("/", "%2F") if is_tied(thing) else path
 
 
 def main(directory, expected):
@@ -53,7 +64,8 @@ def main(directory, expected):
             else:
                 check_tensor(file, item)
         datasets = []
-        file.visititems(lambda name, thing: datasets.append("/" + name) if isinstance(thing, h5py.Dataset) else None)
+        file.visititems(lambda name, thing: datasets.append(name_of("/" + name, thing))
+                        if isinstance(thing, h5py.Dataset) else None)
         assert sorted(datasets) == sorted(item["path"] for item in items), datasets
         is_sharded = any(name.startswith("rank-") for name in os.listdir(directory))
         assert ("warning" in file.attrs) == is_sharded, dict(file.attrs)

@@ -44,7 +44,7 @@ int64_t MetadataBytes(const TreeFile& tree) {
 // bytes.
 class TreeBuilder {
  public:
-  TreeBuilder(Hdf5File& file, bool stands_alone) : file_(file), stands_alone_(stands_alone) {}
+  TreeBuilder(Hdf5File& file, const TreeFile& tree) : file_(file), tree_(tree) {}
 
   // The groups above the object of `key`.
   absl::Status AddGroups(const StateKey& key) {
@@ -71,17 +71,21 @@ class TreeBuilder {
     FSDP_RETURN_IF_ERROR(AddGroups(tensor.key));
     const std::string path = DatasetPath(tensor.key);
     const std::string& name = tensor.key.state.empty() ? tensor.key.fqn : tensor.key.state;
-    const std::string fqn = stands_alone_ ? name : IfEscaped(name);
+    // Of several links only the attribute tells which is the name.
+    const bool has_links = tree_.links_aliases && !tensor.aliases.empty();
+    const std::string fqn = tree_.stands_alone || has_links ? name : IfEscaped(name);
+    ByteRange range;
     if (tensor.shown() != nullptr) {
       FSDP_RETURN_IF_ERROR(file_.AddVirtual(path, fqn, tensor.dtype, tensor.shape, tensor.shown()->parts));
-      return ByteRange{};
+    } else {
+      FSDP_ASSIGN_OR_RETURN(range.offset,
+                            file_.AddDataset(path, fqn, tensor.dtype, PartDims(tensor.shape, tensor.interval)));
+      range.nbytes = tensor.interval.size() * SizeOf(tensor.dtype);
     }
-    FSDP_ASSIGN_OR_RETURN(const int64_t offset,
-                          file_.AddDataset(path, fqn, tensor.dtype, PartDims(tensor.shape, tensor.interval)));
-    for (size_t i = 0; stands_alone_ && i < tensor.aliases.size(); ++i) {
+    for (size_t i = 0; has_links && i < tensor.aliases.size(); ++i) {
       FSDP_RETURN_IF_ERROR(file_.AddHardLink(DatasetPath(StateKey::Model(tensor.aliases[i])), path));
     }
-    return ByteRange{offset, tensor.interval.size() * SizeOf(tensor.dtype)};
+    return range;
   }
 
   absl::StatusOr<ByteRange> AddFlat(const TreeFile::FlatPart& flat) {
@@ -104,7 +108,7 @@ class TreeBuilder {
 
  private:
   Hdf5File& file_;
-  const bool stands_alone_;
+  const TreeFile& tree_;
   std::set<std::string> groups_;
 };
 
@@ -129,15 +133,24 @@ absl::Status CheckSizeLimit(const TreeFile& tree, int64_t record_bytes) {
 
 }  // namespace
 
+RunMetadata RootAttributes(const SaveIdentity& save) {
+  RunMetadata attributes = save.attributes;
+  attributes["format"] = std::string("fsdp checkpoint");
+  attributes["producer"] = save.producer;
+  if (save.has_step) attributes["step"] = save.step;
+  return attributes;
+}
+
 absl::StatusOr<TreeLayout> LayOutTree(const TreeFile& tree, int64_t record_bytes) {
   FSDP_RETURN_IF_ERROR(CheckSizeLimit(tree, record_bytes));
   const bool shows = std::any_of(tree.tensors.begin(), tree.tensors.end(),
                                  [](const auto& tensor) { return tensor.shown() != nullptr; });
-  FSDP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Hdf5File> file,
-      Hdf5File::Create(
-          {.virtual_datasets = shows, .describes_all = tree.stands_alone, .metadata_bytes = MetadataBytes(tree)}));
-  TreeBuilder builder(*file, tree.stands_alone);
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file,
+                        Hdf5File::Create({.virtual_datasets = shows,
+                                          .describes_all = tree.stands_alone,
+                                          .keeps_order = tree.stands_alone,
+                                          .metadata_bytes = MetadataBytes(tree)}));
+  TreeBuilder builder(*file, tree);
   TreeRanges ranges;
   for (const auto& [name, value] : tree.attributes) FSDP_RETURN_IF_ERROR(file->SetRootAttribute(name, value));
   // The record comes first, so that a truncated file still has it.

@@ -107,13 +107,18 @@ struct TreeFile {
   std::vector<StoredFile> links;       // files of earlier saves
   std::optional<RecordHeader> record;  // of a rank file, which describes itself
   bool is_shared = false;  // WriteTreeParts writes the elements of tensors later; their extents are not described
-  RunMetadata attributes;  // of the root group
-  // A file without a manifest: aliases are hard links, and every dataset has its dtype and name as attributes.
+  RunMetadata attributes;      // of the root group
+  bool links_aliases = false;  // aliases are hard links, for programs that do not read the manifest
+  // A file without a manifest: every dataset has its dtype and name as attributes, and HDF5 keeps the order of tensors.
   bool stands_alone = false;
 
   // Called after each tensor is laid out, whether or not it has a dataset; may be empty.
   std::function<void()> laid_out = {};
 };
+
+// The attributes of the root group of a file for other programs: those of the run ("model.n_head"), and format, producer
+// and, if it is known, step.
+RunMetadata RootAttributes(const SaveIdentity& save);
 
 // The places of the values of a TreeFile in the file.
 struct TreeRanges {
