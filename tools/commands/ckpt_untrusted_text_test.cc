@@ -13,6 +13,7 @@
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/format/sealed_json.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/source/zero_payload_testutil.h"
@@ -125,14 +126,75 @@ TEST_F(UntrustedTextTest, NoNameInAnyFormatReachesATerminal) {
   options.metadata = {{kHostile, kHostile}};
   ASSERT_OK(WriteSafetensors(source, state, ZeroPayload(), options));
   ExpectNothingHidden(source, "safetensors");
-  for (const char* format : {"hdf5", "torch", "dcp", "npz", "gguf"}) {
-    const std::string path = Path(format);
-    MustCkpt({"convert", source, path, absl::StrCat("--to=", format)});
-    ExpectNothingHidden(path, format);
+  for (const Format& format : Formats()) {
+    if (!format.target) continue;
+    const std::string name = format.driver->name();
+    const Words words = {"convert", source, Path(name), "--to=" + name};
+    const Outcome outcome = Ckpt(words);
+    ExpectClean(outcome.err, name, words);
+    EXPECT_EQ(outcome.status, name == "deepspeed" ? 1 : 0) << name << ": " << outcome.err;  // there a name is a folder
+    if (outcome.status == 0) ExpectNothingHidden(Path(name), name);
   }
+  MustCkpt({"convert", source, Path("one.h5")});
+  ExpectNothingHidden(Path("one.h5"), "one HDF5 file");
   // Not UTF-8: only a file that others made can have it.
   WriteFile(source, absl::StrReplaceAll(ReadFile(source), {{"a\\u001b[31m\\u0007", "\xED\xA0\x80"}}));
   ExpectNothingHidden(source, "not UTF-8");
+}
+
+// A small text by which other programs' directories are known and described, in which "?" is the hostile text, and the
+// file that must be next to it for the text to be read.
+struct SmallText {
+  std::string name;
+  std::string pattern;
+  std::string companion = {};
+};
+
+std::vector<SmallText> SmallTexts() {
+  const std::string adapter = "adapter_model.safetensors", model = "model.safetensors";
+  return {
+      {"adapter_config.json", R"({"peft_type": "LORA", "?": "?", "base_model_name_or_path": "?", "r": 1})", adapter},
+      {"adapter_config.json", R"({"peft_type": "?", "target_modules": ["?"], "modules_to_save": ["?"]})", adapter},
+      {"adapter_config.json", R"({"peft_type": "LORA", "target_modules": "?", "rank_pattern": {"?": "?"}})", adapter},
+      {"adapter_config.json", "?", adapter},
+      {"trainer_state.json", R"({"global_step": "?", "?": 1})", model},
+      {"trainer_state.json", "?", model},
+      {"config.json", R"({"model_type": "?", "?": "?"})", model},
+      {"model.safetensors.index.json", R"({"metadata": {"?": "?"}, "weight_map": {"?": "?"}})"},
+      {"latest", "?", "global_step1/mp_rank_00_model_states.pt"},
+      {"latest_checkpointed_iteration.txt", "?"},
+      {"metadata.json", R"({"sharded_backend": "?", "?": "?"})", "common.pt"},
+      {"_METADATA",
+       R"({"tree_metadata": {"?": {"key_metadata": [{"key": "?"}], "value_metadata": {"value_type": "?"}}}})"},
+      {"_CHECKPOINT_METADATA", R"({"item_handlers": {"?": "?"}, "custom": {"?": "?"}})"},
+      {"model.weights.json", R"({"weight_map": {"?": ["?"]}})"},
+      {"metadata.pkl", "?"},
+      {"model.gguf", "GGUF?"},
+  };
+}
+
+TEST_F(UntrustedTextTest, NoTextOfAnotherProgramReachesATerminal) {
+  Save(Path("good"));
+  MustCkpt({"convert", Path("good"), Path("w.safetensors"), "--model_only"});
+  const std::string weights = ReadFile(Path("w.safetensors")), directory = Path("directory");
+  const std::string quoted = Json(kHostile).dump();
+  for (const SmallText& text : SmallTexts()) {
+    const std::string shown = text.name + ": " + text.pattern, path = directory + "/" + text.name;
+    fs::remove_all(directory);
+    fs::create_directories(fs::path(directory + "/" + text.companion).parent_path());
+    if (!text.companion.empty()) WriteFile(directory + "/" + text.companion, weights);
+    for (const std::string& hostile : {quoted.substr(1, quoted.size() - 2), std::string(kSurrogate)}) {
+      WriteFile(path, absl::StrReplaceAll(text.pattern, {{"?", hostile}}));
+      ExpectNothingHidden(directory, shown);
+      ExpectNothingHidden(path, shown);
+      for (const Words& words : {Words{"merge", Path("good"), directory, Path("merged")},
+                                 Words{"verify", Path("good"), "--flat_layout=" + path}}) {
+        const Outcome outcome = Ckpt(words);
+        ExpectClean(outcome.out + outcome.err, shown, words);
+        fs::remove_all(Path("merged"));
+      }
+    }
+  }
 }
 
 TEST_F(UntrustedTextTest, NoNameOfAFileOrDirectoryReachesATerminal) {
