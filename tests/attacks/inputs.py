@@ -1,24 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is attacked: small checkpoints of every kind and format, made by the programs themselves before the first
-attack, and the values of their tensors. Also readers and writers of the formats that need no library, which do not
-share a line with the programs: safetensors, and the seal of a manifest."""
+"""What is attacked: small checkpoints of every kind and format, made by the programs themselves before the first attack
+or by the libraries of other formats, and the values of their tensors. Also readers and writers of the formats that
+need no library, which do not share a line with the programs: safetensors, and the seal of a manifest."""
 
 import ctypes
 import hashlib
 import json
 import os
+import shutil
 import struct
 import subprocess
 
+FOREIGN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../checkpoint/foreign")
 CONFIG = {"model_type": "gpt2", "vocab_size": 257, "n_positions": 64, "n_embd": 48, "n_layer": 2, "n_head": 3,
           "activation_function": "gelu_new", "layer_norm_epsilon": 1e-5, "tie_word_embeddings": True,
           "initializer_range": 0.02}
 NEWEST = "step-00000006"
 
-# Every byte has a digest; and formats whose payload at least has a CRC-32 for each tensor.
+# Checkpoints that other programs' libraries wrote, in checkpoint/foreign/.
+GOLDENS = {"deepspeed": "deepspeed/testdata/z2_w2_aligned", "split": "gguf/testdata/split",
+           "model.keras": "keras/testdata/functional_adamw/model.keras",
+           "orbax": "orbax/testdata/pytree_ocdbt_sharded_w4/ckpt",
+           "items": "torch_checkpointing/testdata/fsdp2_w2/ckpt"}
+
+# Every byte has a digest; formats whose payload at least has a CRC-32 for each tensor; and the others.
 DIGESTS = ("full", "sharded", "local", "parity", "linked")
-CHECKSUMS = ("model.pt", "model.npz")
-PLAIN = ("model.safetensors", "hub", "dcp", "plain.h5")
+CHECKSUMS = ("model.pt", "model.npz", "deepspeed", "model.keras")
+PLAIN = ("model.safetensors", "hub", "dcp", "plain.h5", "model.gguf", "megatron", "orbax", "split", "items")
 
 
 def training(inputs, *flags, nproc=2, steps=6, backend="shm"):
@@ -55,10 +63,14 @@ def make(programs, directory, tokens):
                         "local": ["--state_dict_type=local", "--world_size=3"],
                         "parity": ["--state_dict_type=sharded", "--world_size=4", "--parity=2"],
                         "model.pt": [], "model.npz": [], "model.safetensors": [], "dcp": ["--to=dcp"],
+                        "model.gguf": [], "megatron": ["--to=megatron"],
                         "hub": ["--to=safetensors", "--max_shard_size=64KiB"]}.items():
         run("ckpt", "convert", inputs["run"], inputs[name], *flags)
     with open(f"{inputs['full']}/checkpoint.h5", "rb") as source, open(inputs["plain.h5"], "wb") as file:
         file.write(source.read())
+    for name, golden in GOLDENS.items():
+        golden = os.path.join(FOREIGN, golden)
+        (shutil.copytree if os.path.isdir(golden) else shutil.copy2)(golden, inputs[name])
     for name in DIGESTS + CHECKSUMS + PLAIN:
         truth = os.path.join(directory, f"truth-{name}", "model.safetensors")
         os.makedirs(os.path.dirname(truth))

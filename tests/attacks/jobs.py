@@ -17,14 +17,14 @@ from trial import Skip
 
 
 class Job:
-    """Ranks over `net`, as between hosts, that train until they are ended. In a `with`, which ends them."""
+    """Ranks over `net`, as between hosts, or `shm`, that train until they are ended. In a `with`, which ends them."""
 
-    def __init__(self, trial, limits=""):
-        if not ctypes.util.find_library("ucp"):
+    def __init__(self, trial, limits="", backend="net"):
+        if backend == "net" and not ctypes.util.find_library("ucp"):
             raise Skip("there is no libucp.so.0 (Debian: libucx0)")
         self.trial, self.root = trial, trial.path("out/run")
         flags = training(trial.inputs, f"--checkpoint_dir={self.root}", "--checkpoint_every=5", "--keep_last=2",
-                         steps=1000000, backend="net")
+                         steps=1000000, backend=backend)
         self.log = open(trial.dir + ".log", "w+b")
         self.process = trial.start("launch", "--nproc=2", "--", trial.programs["train_gpt"], *flags, output=self.log,
                                    limits=limits)
@@ -58,7 +58,9 @@ class Job:
 
 def stopped_rank(trial):
     """A rank is stopped: the others name it and end with status 75 within 15 s, and no step is torn."""
-    with Job(trial) as job:
+    backend = "net" if trial.rng.random() < 0.5 and ctypes.util.find_library("ucp") else "shm"
+    trial.note(f"backend {backend}")
+    with Job(trial, backend=backend) as job:
         time.sleep(trial.rng.random() * 0.5)
         number = trial.rng.randrange(2)
         os.kill(job.ranks[number], signal.SIGSTOP)
@@ -195,7 +197,7 @@ def different_files(trial):
     flag = trial.rng.choice(("init_from", "resume", "tokens", "config"))
     first, second = trial.path("in/first"), trial.path("in/second")
     name = {"tokens": "tokens.u16", "config": "config.json", "resume": "run", "init_from": trial.rng.choice(
-        ("run", "model.safetensors", "model.pt", "model.npz", "dcp", "hub"))}[flag]
+        ("run", "model.safetensors", "model.pt", "model.npz", "dcp", "hub", "model.gguf", "megatron"))}[flag]
     source = other = trial.inputs[name]
     if name == "run":
         source = os.path.join(source, NEWEST)

@@ -113,6 +113,7 @@ def conversions(trial):
     source, other = trial.inputs["run"], trial.inputs["other"]
     trial.keep(source)
     target, flags = trial.rng.choice((("x.safetensors", []), ("x.pt", []), ("x.npz", []), ("dcp", ["--to=dcp"]),
+                                      ("x.gguf", []), ("x.h5", []), ("megatron", ["--to=megatron"]),
                                       ("local", ["--state_dict_type=local"]), ("full", []),
                                       ("parity", ["--state_dict_type=sharded", "--world_size=3", "--parity=1"])))
     out = trial.path(f"out/{target}")

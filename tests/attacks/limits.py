@@ -5,9 +5,11 @@ import os
 import subprocess
 
 from damage import check_values
-from inputs import NEWEST, read_safetensors, training
+from inputs import CHECKSUMS, DIGESTS, NEWEST, PLAIN, read_safetensors, training
 from kills import check_steps
 from trial import Crashed, Skip
+
+TARGETS = ("torch", "dcp", "hdf5", "safetensors", "npz", "gguf", "megatron", "deepspeed")
 
 
 def full_disk(trial):
@@ -40,8 +42,7 @@ def full_disk(trial):
 
 def little_room(trial):
     """Few descriptors, little memory, short files: right values, or an error and nothing."""
-    name = trial.rng.choice(("full", "sharded", "local", "parity", "linked", "model.pt", "model.npz",
-                             "model.safetensors", "hub", "dcp"))
+    name = trial.rng.choice([name for name in DIGESTS + CHECKSUMS + PLAIN if name != "plain.h5"])
     limits = trial.rng.choice((f"-n {trial.rng.randrange(3, 40)}", f"-v {trial.rng.randrange(20000, 600000)}",
                                f"-f {trial.rng.randrange(0, 2000)}"))
     trial.note(f"{name}, ulimit {limits}")
@@ -78,15 +79,23 @@ def few_descriptors_for_a_run(trial):
 def outputs(trial):
     """Every output of every program on something that is not its to write: refused, and every byte stays."""
     run, dcp, model = trial.copy("run"), trial.copy("dcp"), trial.copy("model.pt", "model/model.pt")
+    split, trainer, gguf = trial.copy("split"), trial.copy("deepspeed"), trial.copy("model.gguf", "files/model.gguf")
     metrics, config = trial.copy("metrics.jsonl", "files/metrics.jsonl"), trial.copy("config.json", "files/config.json")
+    adapter = trial.copy("model.safetensors", "adapter/adapter_model.safetensors")
+    with open(trial.path("in/adapter/adapter_config.json"), "w") as file:
+        file.write('{"peft_type": "LORA"}')
     os.mkfifo(trial.path("in/fifo"))
     os.symlink(os.path.join(run, NEWEST, "new"), trial.path("in/link"))
     os.link(model, trial.path("in/hard link"))
     trial.keep(trial.path("in"))
     commands = {
         "inspect": ("ckpt", ["inspect", model, "--html={}"], [model]),
-        "convert": ("ckpt", ["convert", model, "{}", trial.rng.choice(("--to=torch", "--to=dcp", "--to=hdf5")),
-                             "--force"], [model]),
+        "convert": ("ckpt", ["convert", model, "{}", "--to=" + trial.rng.choice(TARGETS), "--force"], [model]),
+        "parts": ("ckpt", ["convert", os.path.join(split, sorted(os.listdir(split))[0]), "{}", "--to=gguf", "--force"],
+                  [os.path.join(split, name) for name in os.listdir(split)]),
+        "template": ("ckpt", ["convert", model, "{}", "--to=gguf", "--template=" + gguf, "--force"], [model, gguf]),
+        "merge": ("ckpt", ["merge", model, adapter, "{}", "--to=torch", "--force"],
+                  [model, adapter, adapter.replace("model.safetensors", "config.json")]),
         "view": ("ckpt", ["view", model, "{}", "--force"], [model]),
         "report": ("report", [metrics, "--html={}"], [metrics]),
         "simulate": ("simulate", [f"--config={config}", "--ranks=2", "--trace={}"], [config]),
@@ -99,11 +108,12 @@ def outputs(trial):
     reads = reads + [trial.path("in/hard link")] if model in reads else reads
     output = trial.rng.choice(reads + [
         os.path.join(dcp, ".metadata"), os.path.join(run, NEWEST, "manifest.json"), os.path.join(run, NEWEST, "new"),
+        os.path.join(trainer, "global_step3/mp_rank_00_model_states.pt"),
         trial.path("in/fifo"), trial.path("in/link"), "/dev/null", "/dev/zero"])
     if trial.rng.random() < 0.5:
         output = os.path.join(os.path.dirname(output), ".", os.path.basename(output))
     trial.note(f"{name} to {output}")
-    trial.run(program, *[argument.replace("{}", output) for argument in arguments], ok=(1,), mebibytes=1024)
+    trial.run(program, *[argument.replace("{}", output) for argument in arguments], ok=(1, 2), mebibytes=1024)
 
 
 ATTACKS = [full_disk, little_room, few_descriptors_for_a_run, outputs]

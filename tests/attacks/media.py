@@ -81,7 +81,7 @@ def lost_writes(trial):
 def conversions(trial):
     """Verification and conversion on a disk that fails: right values, or an error that names it, and no output."""
     name = trial.rng.choice(DIGESTS + CHECKSUMS + PLAIN)
-    target = trial.rng.choice(("x.safetensors", "x.pt", "x.npz", "dcp", "hdf5"))
+    target = trial.rng.choice(("x.safetensors", "x.pt", "x.npz", "x.gguf", "dcp", "megatron", "hdf5"))
     trial.note(f"{name} to {target}")
     with mounted(trial) as disk:
         source, out = os.path.join(disk.mount, name), os.path.join(disk.mount, "out", target)
@@ -93,7 +93,7 @@ def conversions(trial):
         verified = trial.run("ckpt", "verify", source)
         trial.expect(verified.status == 0 or cause in verified.text, f"verify does not name its cause: {cause}")
         cause = break_disk(trial, disk, 200)
-        flags = ["--to=dcp"] if target == "dcp" else []
+        flags = ["--to=" + target] if target in ("dcp", "megatron") else []
         converted = trial.run("ckpt", "convert", source, out, *flags, *(["--skip_links"] if name == "plain.h5" else []))
         trial.expect(converted.status == 0 or cause in converted.text, f"convert does not name its cause: {cause}")
         disk.heal()

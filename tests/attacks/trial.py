@@ -19,7 +19,9 @@ MARK = "FSDP_ATTACK"  # in the environment of every process of a try, so that on
 
 # What a terminal obeys or shows as something else: C0 and C1 controls, directions, and characters without a width.
 STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-CRASHED = re.compile("terminate called|std::bad_alloc|Segmentation|Check failed|Assertion|Sanitizer")
+# Not the HDF5 library in its process of its own, whose death is the report of a damaged file.
+CRASHED = re.compile("terminate called|std::bad_alloc|(?<!library died of it \\()Segmentation|Check failed|Assertion"
+                     "|Sanitizer")
 
 
 class Broken(Exception):
