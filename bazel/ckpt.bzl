@@ -31,6 +31,7 @@ _TYPE = str(Label("//tools:ckpt_toolchain_type"))
 # Format -> the suffix of a file of it, or None if it is a directory.
 _FORMATS = {
     "dcp": None,
+    "deepspeed": None,
     "gguf": ".gguf",
     "hdf5": None,
     "megatron": None,

@@ -244,7 +244,8 @@ void fsdp_saver_free(fsdp_saver* saver);
 
 typedef struct fsdp_convert_options {
   size_t struct_size;
-  const char* to;      /* "hdf5", "safetensors", "torch", "dcp", "npz", "gguf" or "megatron"; NULL: by its suffix */
+  /* "hdf5", "safetensors", "torch", "dcp", "npz", "gguf", "deepspeed" or "megatron"; NULL: by its suffix */
+  const char* to;
   int32_t kind;        /* fsdp_kind of hdf5 */
   int32_t world_size;  /* of FSDP_LOCAL and FSDP_SHARDED; 0: the source's */
   int32_t parity;      /* of FSDP_LOCAL and FSDP_SHARDED */

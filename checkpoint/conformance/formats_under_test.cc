@@ -12,6 +12,7 @@
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -26,6 +27,11 @@ std::vector<TestTensor> Held(std::vector<TestTensor> tensors) {
   };
   tensors.erase(std::remove_if(tensors.begin(), tensors.end(), is_refused), tensors.end());
   return tensors;
+}
+
+// DeepSpeed's folders have the names of parameters.
+bool IsNoFolder(const StateKey& key) {
+  return key.section != StateKey::Section::kExtra && !CheckFileName(key.fqn).ok();
 }
 
 // Megatron-Core has plain values besides the model, and state only of parameters that are there.
@@ -69,6 +75,12 @@ std::vector<FormatUnderTest> FormatsUnderTest() {
       {"DcpDirectory", "dcp", DcpTarget{.world_size = 2}},
       {"Npz", "model.npz", NpzTarget(), not_in_npz},
       {"Gguf", "model.gguf", GgufTarget(), not_in_gguf},
+      {.name = "DeepSpeed",
+       .destination = "deepspeed",
+       .target = DeepSpeedTarget(),
+       .lacks = IsNoFolder,
+       .state_is_like_parameters = true,
+       .unknown_step = 0},
       {.name = "Megatron",
        .destination = "megatron",
        .target = MegatronTarget(),

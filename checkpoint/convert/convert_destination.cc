@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Replacing a directory deletes its files, so `force` applies only to checkpoints: every entry must be a regular file
-// with a name that some format's writer uses, or a directory with such a name and only such files in it. The check
-// reads names, not contents; it guards against a mistyped path and not against an adversary. The writers replace the
-// destination by one rename, whatever changes in between.
+// with a name that some format's writer uses, or a directory with such a name and only such files in it. In that
+// directory, a directory that a format knows as a part of its checkpoints, which may have any name (zero/NAME of
+// DeepSpeed), holds files of the names that some format reads. The check reads names, not contents; it guards against a
+// mistyped path and not against an adversary. The writers replace the destination by one rename, whatever changes in
+// between.
 #include "fsdp/checkpoint/convert/convert_destination.h"
 
 #include <algorithm>
@@ -28,13 +30,29 @@ bool IsCheckpointFileName(const std::string& name) {
                      [&](const Format& format) { return format.driver->OwnsFileName(name); });
 }
 
+bool IsReadFileName(const std::string& name) {
+  return std::any_of(Formats().begin(), Formats().end(),
+                     [&](const Format& format) { return format.driver->ReadsFileName(name); });
+}
+
+bool IsCheckpointDirectory(const std::string& path) {
+  return std::any_of(Formats().begin(), Formats().end(),
+                     [&](const Format& format) { return format.driver->IsCheckpointDirectory(path); });
+}
+
+constexpr int kMostDepth = 3;  // of directories: TAG/zero/NAME
+
 absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path, const std::map<std::string, std::string>& replaced,
                                            int depth = 0) {
+  const bool is_part = depth > 0 && IsCheckpointDirectory(path);
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
-    if (it->is_regular_file(error) && (replaced.count(name) != 0 || IsCheckpointFileName(name))) continue;
-    if (depth == 0 && !it->is_symlink(error) && it->is_directory(error) && IsCheckpointFileName(name)) {
+    const bool is_file = it->is_regular_file(error);
+    if (is_file && (replaced.count(name) != 0 || IsCheckpointFileName(name))) continue;
+    if (is_file && is_part && IsReadFileName(name)) continue;
+    const bool is_directory = depth < kMostDepth && !it->is_symlink(error) && it->is_directory(error);
+    if (is_directory && (depth == 0 ? IsCheckpointFileName(name) : IsCheckpointDirectory(it->path()))) {
       FSDP_RETURN_IF_ERROR(CheckHoldsCheckpointFilesOnly(it->path(), {}, depth + 1));
       continue;
     }

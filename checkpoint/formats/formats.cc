@@ -78,7 +78,7 @@ const std::vector<Format>& Formats() {
       {&SafetensorsDriver(), SafetensorsTarget()},
       {&MegatronDriver(), MegatronTarget()},
       {&DcpDriver(), DcpTarget()},
-      {&DeepSpeedDriver()},
+      {&DeepSpeedDriver(), DeepSpeedTarget()},
       {&TorchDriver(), TorchTarget()},
       {&CheckpointRootDriver()},
       {&TorchCheckpointingDriver()},

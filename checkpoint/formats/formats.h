@@ -18,6 +18,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/foreign/deepspeed/deepspeed_driver.h"
 #include "fsdp/checkpoint/foreign/gguf/gguf_driver.h"
 #include "fsdp/checkpoint/foreign/megatron/megatron_driver.h"
 #include "fsdp/checkpoint/foreign/npz/npz_driver.h"
@@ -31,8 +32,8 @@
 namespace fsdp {
 
 // The format to write, with the options of only this format. Programs list the formats in this order.
-using FormatTarget =
-    std::variant<Hdf5Target, SafetensorsTarget, TorchTarget, DcpTarget, NpzTarget, GgufTarget, MegatronTarget>;
+using FormatTarget = std::variant<Hdf5Target, SafetensorsTarget, TorchTarget, DcpTarget, NpzTarget, GgufTarget,
+                                  DeepSpeedTarget, MegatronTarget>;
 
 struct Format {
   const FormatDriver* driver = nullptr;
@@ -55,7 +56,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTensorSource(const std::string
 // The writable format of that name, with default options; nullopt if there is no such format.
 std::optional<FormatTarget> FindTarget(std::string_view name);
 
-// "hdf5, safetensors, torch, dcp, npz, gguf or megatron": the names that FindTarget accepts.
+// "hdf5, safetensors, torch, dcp, npz, gguf, deepspeed or megatron": the names that FindTarget accepts.
 std::string TargetNames();
 
 // The format that the suffix of `destination` implies, with default options; without such a suffix a FULL checkpoint of

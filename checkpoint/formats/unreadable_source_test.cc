@@ -55,10 +55,11 @@ TEST_P(UnreadableSourceTest, HasItsContentsOrAnErrorWithTheCause) {
   Write("dcp", DcpTarget());
   Write("model.npz", NpzTarget());
   Write("model.gguf", GgufTarget());
+  Write("deepspeed", DeepSpeedTarget());
   Write("megatron", MegatronTarget());
   Write("beside/pytorch_model.bin", TorchTarget());
-  for (const char* name :
-       {"full", "run", "one.safetensors", "hub", "model.pt", "dcp", "model.npz", "model.gguf", "megatron", "beside"}) {
+  for (const char* name : {"full", "run", "one.safetensors", "hub", "model.pt", "dcp", "model.npz", "model.gguf",
+                           "deepspeed", "megatron", "beside"}) {
     const std::string path = root_ + "/" + name;
     SystemCallFaults::Begin(Kind::kFail, 0, GetParam());
     const int64_t values = Open(path);

@@ -37,8 +37,9 @@ def convert(
     layout: SourceLayout = None,
 ) -> List[str]:
     """Converts `source` to `destination`, in bounded memory: `to` is "hdf5", "safetensors", "torch", "dcp", "npz",
-    "gguf" or "megatron"; the default follows the suffix. `kind` ("full", "sharded", "local") and `world_size` are for hdf5; `layout`
-    as of `open`. Returns a sentence for each value that the target format cannot hold, and for each guess.
+    "gguf", "deepspeed" or "megatron"; the default follows the suffix. `kind` ("full", "sharded", "local") and
+    `world_size` are for hdf5; `layout` as of `open`. Returns a sentence for each value that the target format cannot
+    hold, and for each guess.
 
     >>> fsdp_checkpoint.convert("checkpoints", "model.safetensors", model_only=True)
     """

@@ -31,10 +31,14 @@ ABSL_FLAG(int, keep_last, 0, "how many of the newest steps stay; must be given")
 ABSL_FLAG(int64_t, keep_every, 0, "steps that this divides stay too; 0: none does");
 ABSL_FLAG(bool, dry_run, false, "say what would be done, and change nothing");
 
+ABSL_FLAG(bool, relative, false,
+          "name SRC's files relative to OUT.h5, so that both may be moved together; HDF5 then wants "
+          "HDF5_EXTFILE_PREFIX='${ORIGIN}' in the environment");
+
 ABSL_FLAG(
     std::string, to, "",
-    "format of DST, hdf5, safetensors, torch, dcp, npz, gguf or megatron; by default what DST's suffix says, else "
-    "hdf5, and of merge a Hugging Face directory");
+    "format of DST, hdf5, safetensors, torch, dcp, npz, gguf, deepspeed or megatron; by default what DST's suffix "
+    "says, else hdf5, and of merge a Hugging Face directory");
 ABSL_FLAG(std::string, state_dict_type, "full",
           "kind of an hdf5 checkpoint: full, one file; sharded and local, a file for each rank");
 ABSL_FLAG(int, world_size, 0, "ranks of a sharded or local checkpoint or a DCP directory; 0 takes the source's");

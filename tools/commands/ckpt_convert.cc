@@ -147,6 +147,12 @@ absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destinati
   return Refused("--world_size is for checkpoints of many files; an .npz file is one");
 }
 
+absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, DeepSpeedTarget&) {
+  FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "deepspeed"));
+  if (!flags.world_size) return absl::OkStatus();
+  return Refused("--world_size is not for --to=deepspeed, whose universal checkpoint any number of ranks reads");
+}
+
 absl::Status SetOptions(const FormatFlags& flags, const std::string& /*destination*/, MegatronTarget&) {
   FSDP_RETURN_IF_ERROR(RefuseOtherFormats(flags, "megatron"));
   if (!flags.world_size) return absl::OkStatus();

@@ -277,6 +277,23 @@ TEST_F(CkptConvertTest, ForceDoesNotReplaceADirectoryOfOtherThings) {
   EXPECT_EQ(ReadFile(Path("home/thesis.tex")), "years of work");
 }
 
+// A universal checkpoint of DeepSpeed has directories of any name.
+TEST_F(CkptConvertTest, ForceReplacesACheckpointWithDirectoriesInIt) {
+  const std::vector<std::string> command = {"convert", TestData("hf_sharded"), Path("run"), "--force",
+                                            "--to=deepspeed"};
+  ASSERT_EQ(Ckpt(command).status, 0);
+  ASSERT_EQ(Ckpt(command).status, 0);
+  const std::string zero = Path("run/global_step0_universal/zero");
+  const std::string folder = fs::directory_iterator(zero)->path();
+  for (const std::string& place : {zero, fs::is_directory(folder) ? folder : zero}) {
+    WriteFile(place + "/thesis.tex", "years of work");
+    const Outcome outcome = Ckpt(command);
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("\"thesis.tex\", which is not a file of a checkpoint"));
+    fs::remove(place + "/thesis.tex");
+  }
+}
+
 TEST_F(CkptConvertTest, ADamagedSourceMakesNoTarget) {
   WriteTrainingState(Path("a"), StateDictType::kSharded, 2, 40);
   FlipBit(Path("a/rank-00001-of-00002.h5"), 4096);

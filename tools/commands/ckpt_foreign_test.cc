@@ -219,7 +219,8 @@ TEST_F(CkptForeignTest, OptionsThatDoNotApplyAreRefused) {
       {{"convert", model, Path("x"), "--to=dcp", "--state_dict_type=sharded"}, "--state_dict_type is for --to=hdf5"},
       {{"convert", model, Path("x.bin"), "--max_shard_size=1GB"}, "--max_shard_size"},
       {{"convert", model, Path("x.safetensors"), "--to=torch"}, "names a safetensors file"},
-      {{"convert", model, Path("x"), "--to=pickle"}, "expected hdf5, safetensors, torch, dcp, npz, gguf or megatron"},
+      {{"convert", model, Path("x"), "--to=pickle"},
+       "expected hdf5, safetensors, torch, dcp, npz, gguf, deepspeed or megatron"},
   };
   for (const auto& [arguments, message] : cases) {
     const Outcome outcome = Ckpt(arguments);

@@ -2,8 +2,10 @@
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_files.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "absl/strings/ascii.h"
@@ -11,8 +13,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/types/span.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -24,6 +29,8 @@ namespace fs = std::filesystem;
 
 constexpr absl::string_view kModelSuffix = "_model_states.pt";
 constexpr absl::string_view kOptimSuffix = "_optim_states.pt";
+constexpr char kUniversalTag[] = "global_step";
+constexpr char kUniversalSuffix[] = "_universal";
 constexpr int64_t kMaxTagBytes = 4096;
 constexpr size_t kMostTried = 1000;  // names of a ROOT
 
@@ -99,6 +106,10 @@ absl::StatusOr<std::optional<std::string>> TagIn(const std::string& root, const 
 }
 
 absl::Status NotThere(const std::string& root, const std::string& file, const std::string& tag) {
+  const absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), JoinPath(root, file), kMaxTagBytes);
+  const bool is_one_word = text.ok() && !text->empty() &&
+                           absl::StripAsciiWhitespace(*text).find_first_of(" \t\r\n") == absl::string_view::npos;
+  if (!is_one_word) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(JoinPath(root, file)));
   return absl::NotFoundError(absl::StrCat(
       JoinPath(root, file), tag.empty() ? " does not name a directory" : absl::StrCat(" names ", Quote(tag)),
       tag.empty() ? "" : ", which is not there or is not a checkpoint of DeepSpeed",
@@ -138,6 +149,26 @@ absl::StatusOr<std::vector<std::string>> WithoutGaps(const std::string& director
   return names;
 }
 
+// True if `directory` has two files of these names that are one archive: equal in size, in the first block, with the
+// pickle, and in the last, whose directory has a CRC of every entry.
+absl::StatusOr<bool> IsSameArchive(const std::string& directory, const std::string& a, const std::string& b) {
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(JoinPath(directory, a)));
+  if (type != fs::file_type::regular) return false;
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> first, PosixFileSystem().Open(JoinPath(directory, a)));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<File> second, PosixFileSystem().Open(JoinPath(directory, b)));
+  FSDP_ASSIGN_OR_RETURN(const int64_t nbytes, first->Size());
+  FSDP_ASSIGN_OR_RETURN(const int64_t other_nbytes, second->Size());
+  if (nbytes != other_nbytes) return false;
+  std::vector<std::byte> left(std::min(nbytes, kBlockBytes));
+  std::vector<std::byte> right(left.size());
+  for (const int64_t begin : {int64_t{0}, nbytes - std::ssize(left)}) {
+    FSDP_RETURN_IF_ERROR(first->Read(begin, absl::MakeSpan(left)));
+    FSDP_RETURN_IF_ERROR(second->Read(begin, absl::MakeSpan(right)));
+    if (left != right) return false;
+  }
+  return true;
+}
+
 absl::Status RefuseParallel(const std::string& directory, const std::string& name) {
   return absl::InvalidArgumentError(absl::StrCat(
       directory, " has ", Quote(name),
@@ -146,6 +177,14 @@ absl::Status RefuseParallel(const std::string& directory, const std::string& nam
 }
 
 }  // namespace
+
+std::string UniversalTagName(int64_t step) { return absl::StrCat(kUniversalTag, step, kUniversalSuffix); }
+
+bool IsUniversalTagName(std::string_view name) {
+  absl::string_view rest(name.data(), name.size());
+  return absl::ConsumePrefix(&rest, kUniversalTag) && absl::ConsumeSuffix(&rest, kUniversalSuffix) && !rest.empty() &&
+         std::all_of(rest.begin(), rest.end(), [](char c) { return absl::ascii_isdigit(c); });
+}
 
 bool IsDeepSpeedFile(std::string_view name) { return IsStatesFile(absl::string_view(name.data(), name.size())); }
 
@@ -190,7 +229,7 @@ absl::StatusOr<std::string> DeepSpeedTag(const std::string& path, std::string* n
   FSDP_ASSIGN_OR_RETURN(const bool has_universal, IsTagOf(path, *universal));
   if (!has_universal) return NotThere(path, kDeepSpeedLatestUniversal, *universal);
   // Only the universal form of the newest TAG may replace it: any other one would be another step, without a word.
-  if (latest && !latest->empty() && *universal != absl::StrCat(*latest, "_universal")) {
+  if (latest && !latest->empty() && *universal != absl::StrCat(*latest, kUniversalSuffix)) {
     return NotThere(path, kDeepSpeedLatest, *latest);
   }
   if (latest) {
@@ -212,6 +251,10 @@ absl::StatusOr<DeepSpeedFiles> ListDeepSpeedFiles(const std::string& tag) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(tag));
   for (const std::string& name : names) {
     if (!IsStatesFile(name)) continue;
+    if (files.is_universal && name == kDeepSpeedZero3ModelFile) {
+      FSDP_ASSIGN_OR_RETURN(const bool is_copy, IsSameArchive(tag, kDeepSpeedModelFile, name));
+      if (is_copy) continue;
+    }
     const std::optional<RankName> parsed = ParseRankName(name);
     if (!parsed || parsed->model_parallel != 0 || (parsed->is_optim && !parsed->rank)) return RefuseParallel(tag, name);
     if (!parsed->is_optim) (parsed->rank ? files.is_partitioned : is_whole) = true;

@@ -9,6 +9,8 @@
 //   TAG/[bf16_|fp16_]zero_pp_rank_R_mp_rank_00_optim_states.pt   ZeRO 1, 2, 3: one of each rank
 //   TAG/zero/NAME/{fp32,exp_avg,...}.pt, TAG/zero/optimizer_state.pt   universal, and then no *_optim_states.pt
 //
+// A universal TAG may have the model file under the names of both ZeRO 2 and 3, so that both find it.
+//
 // Names of tensor, pipeline and expert parallelism are refused: how such parts join is not in the files.
 #ifndef FSDP_CHECKPOINT_FOREIGN_DEEPSPEED_DEEPSPEED_FILES_H_
 #define FSDP_CHECKPOINT_FOREIGN_DEEPSPEED_DEEPSPEED_FILES_H_
@@ -26,6 +28,7 @@ namespace fsdp {
 inline constexpr char kDeepSpeedLatest[] = "latest";
 inline constexpr char kDeepSpeedLatestUniversal[] = "latest_universal";
 inline constexpr char kDeepSpeedModelFile[] = "mp_rank_00_model_states.pt";
+inline constexpr char kDeepSpeedZero3ModelFile[] = "zero_pp_rank_0_mp_rank_00_model_states.pt";
 inline constexpr char kDeepSpeedZero[] = "zero";
 inline constexpr char kDeepSpeedOptimizerState[] = "optimizer_state.pt";
 
@@ -47,6 +50,10 @@ bool IsDeepSpeedFile(std::string_view name);
 // True for a directory that only files of a checkpoint belong in: a TAG, and its zero/ and zero/NAME/. An error of the
 // disk counts as no.
 bool IsInsideDeepSpeedTag(const std::string& directory);
+
+// "global_step7_universal" for step 7, and true for such a name.
+std::string UniversalTagName(int64_t step);
+bool IsUniversalTagName(std::string_view name);
 
 // The TAG that `path`, a TAG or a ROOT, means: of a ROOT the one that `latest` names, or, without it, that
 // `latest_universal` names. kNotFound names the TAG that is not there. Sets `note` if another one is taken.

@@ -58,10 +58,14 @@ TEST(DeepSpeedFilesTest, LatestNamesTheCheckpoint) {
   const std::string root = NewTestDirectory();
   fs::copy(kGolden + "z2_w2_bf16", root, fs::copy_options::recursive);
   EXPECT_OK(StatusOf(root));
-  for (const char* const latest : {"", "global_step4", "../global_step3", "."}) {
+  for (const char* const latest : {"global_step4", "../global_step3", "."}) {
     WriteAll(root + "/latest", latest);
     EXPECT_THAT(StatusOf(root), StatusIs(absl::StatusCode::kNotFound, HasSubstr("/latest"))) << latest;
   }
+  WriteAll(root + "/latest", "");
+  EXPECT_THAT(StatusOf(root), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("/latest has 0 bytes")));
+  WriteAll(root + "/latest", "Entry not found");
+  EXPECT_THAT(StatusOf(root), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("/latest is a text")));
   // A universal checkpoint replaces only the one that it was made from.
   fs::copy(kGolden + "universal_z2_w2/global_step3_universal", root + "/global_step3_universal",
            fs::copy_options::recursive);

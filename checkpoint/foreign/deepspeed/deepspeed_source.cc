@@ -147,6 +147,7 @@ const FormatTraits& DeepSpeedTraits() {
                                                .headline = "a DeepSpeed checkpoint",
                                                .in_directory = "DeepSpeed's latest or model_states.pt files",
                                                .has_writers = true,
+                                               .keeps_step = true,
                                                .has_layout = true};
   return *traits;
 }

@@ -47,6 +47,10 @@ bool IsEmpty(const TorchNode& node) {
          (value.is_structured() && value.empty());
 }
 
+bool IsEmptyDict(const TorchNode& node) {
+  return node.kind() == Kind::kValue && node.value().is_object() && node.value().empty();
+}
+
 absl::Status CheckIsRead(const TorchNode& root) {
   for (const auto& [name, what] : kUnread) {
     const TorchNode* const node = root.Find(name);
@@ -139,7 +143,9 @@ class Reader {
 
   absl::Status TakeFirst(uint32_t number, const TorchFile& file, TorchNode& root) {
     const TorchNode* const module = root.Find("module");
-    if (module == nullptr || !module->is_branch() || module->is_list) {
+    // The model file of a universal checkpoint need not have what the folders have: an empty dict is a plain value.
+    const bool is_empty = files_.is_universal && module != nullptr && IsEmptyDict(*module);
+    if (!is_empty && (module == nullptr || !module->is_branch() || module->is_list)) {
       return absl::DataLossError("it has no dict \"module\" with tensors, so it is not a model file of DeepSpeed");
     }
     FSDP_RETURN_IF_ERROR(CheckIsRead(root));

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A folder's FILE.pt is {"param": tensor, ...}, or the tensor itself (ZeRO 3), of the parameter's shape; step.pt is a
-// number. Folders of buffers and tied parameters have only fp32.pt: the model file has them, in their own dtypes. All
-// folders with state must have the same files, so that one that is missing is noticed.
+// number. Folders of buffers and tied parameters have only fp32.pt: the model file has them, in their own dtypes. So do
+// those of parameters that never had a gradient. All folders with state must have the same files, so that one that is
+// missing is noticed.
 #include <algorithm>
 #include <filesystem>
 #include <map>
@@ -71,6 +72,13 @@ class UniversalReader {
           "not there: copy *_model_states.pt of the checkpoint that this one was made from)");
     }
     if (options_.model_only) return std::move(result_);
+    if (without_state_ > 0 && states_) {
+      result_.left_out.push_back(absl::StrCat("the optimizer's state of ", without_state_,
+                                              without_state_ == 1 ? " parameter, " : " parameters, such as ",
+                                              Quote(a_without_state_),
+                                              " (there are no files of it: parameters that never had a gradient "
+                                              "have none)"));
+    }
     FSDP_ASSIGN_OR_RETURN(std::optional<TorchNode> groups, Groups(state));
     result_.optimizer.Add("state", std::move(state));
     result_.optimizer.Add("param_groups", groups ? *std::move(groups) : TorchNode::Value(PythonJson::array()));
@@ -127,7 +135,11 @@ class UniversalReader {
     if (std::find(states.begin(), states.end(), kFp32) == states.end()) {
       return absl::NotFoundError(absl::StrCat(path, "/fp32.pt is missing: copy the whole checkpoint"));
     }
-    if (states.size() == 1 && !has_model_) return absl::OkStatus();  // a buffer, or another name of a parameter
+    if (states.size() == 1) {
+      // Without a model file, perhaps a buffer or another name of a parameter.
+      if (has_model_ && without_state_++ == 0) a_without_state_ = folder;
+      return absl::OkStatus();
+    }
     if (!states_) {
       states_ = states;
       first_ = path;
@@ -312,6 +324,8 @@ class UniversalReader {
   absl::flat_hash_map<std::string, Shape> shapes_;  // by name, from the model file
   std::optional<std::vector<std::string>> states_;  // of each folder with state
   std::string first_;                               // the folder that they are from
+  int64_t without_state_ = 0;                       // parameters
+  std::string a_without_state_;                     // the folder of one
   std::optional<TorchNode> groups_;
   TorchNode scalars_;
 };
