@@ -4,12 +4,12 @@
 //
 //   convert_benchmark --bytes=2000000000 --directory=/var/tmp/x
 //
-// A model of that many bytes is converted between safetensors, a torch file, a DCP directory and checkpoints of ours,
-// FULL and SHARDED by four ranks, in every direction; and every form is compared with safetensors, summed up for
-// inspect's page, and verified. Each row runs in its own process; targets are durable. Before each row and cp, their
-// input is dropped from the page cache (--cold), as after training has written it by direct I/O, or read once
-// (--nocold). The disk is synced before each measurement, so that no measurement pays for the pages of another; the
-// disk's own rate still varies from second to second, so cp + sync of the same bytes runs before and after each row.
+// A model of that many bytes is converted between all formats that are written, our own FULL and SHARDED by four ranks,
+// in every direction; and every form is compared with safetensors, summed up for inspect's page, and verified. Each row
+// runs in its own process; targets are durable. Before each row and cp, their input is dropped from the page cache
+// (--cold), as after training has written it by direct I/O, or read once (--nocold). The disk is synced before each
+// measurement, so that no measurement pays for the pages of another; the disk's own rate still varies from second to
+// second, so cp + sync of the same bytes runs before and after each row.
 //
 //   seconds, GB/s   the median of the row; payload bytes / that
 //   cp              the median of cp + sync
@@ -19,12 +19,8 @@
 // With --tensors=300000 the model has that many tensors of one size, as the experts of a large model: then names and
 // places cost more than bytes, and --max_memory must be as large as the message of the first row says.
 //
-// If --python has them, torch's own format_utils run dcp_to_torch and torch_to_dcp on the same bytes, and the
-// safetensors package reads the model and writes it again.
-#include <sys/resource.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
+// If --python has them, the converters of other programs run on the same bytes: torch's format_utils, the safetensors
+// package, and, on sources that they make themselves, those of trainers (trainer_peers.py), each next to ours.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -34,18 +30,17 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/benchmark/page_cache.h"
+#include "fsdp/checkpoint/benchmark/cold_rows.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/diff.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
@@ -60,39 +55,13 @@ ABSL_FLAG(std::string, directory, "", "directory to write to; by default a new d
 ABSL_FLAG(bool, cold, true, "drop the input from the page cache before each measurement; false: read it once before");
 ABSL_FLAG(int, repetitions, 3, "of each row, at least 1; the median is shown");
 ABSL_FLAG(int64_t, max_memory, int64_t{512} << 20, "as ckpt convert's");
-ABSL_FLAG(std::string, python, "python3", "interpreter of torch's format_utils; empty: skip them");
+ABSL_FLAG(std::string, python, "python3", "interpreter with the packages of other programs; empty: skip their rows");
 ABSL_FLAG(std::vector<std::string>, rows, {}, "only rows whose names hold one of these, comma separated");
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
-
-// One run of a row in its own process: wall time, largest resident set, and success (exit status 0).
-struct Measurement {
-  double seconds = 0;
-  double peak_bytes = 0;
-  bool done = false;
-};
-
-// Runs `body` in a child process, which exits with its result. A process for each row, because the peak of a process
-// never falls: a row's own peak would be hidden by a larger one before it.
-Measurement Measure(const std::function<int()>& body) {
-  const absl::Time start = absl::Now();
-  const pid_t child = fork();
-  Check(child >= 0, "fork");
-  if (child == 0) _exit(body());
-  int status = 0;
-  struct rusage usage = {};
-  Check(wait4(child, &status, 0, &usage) == child, "wait4");
-  return {absl::ToDoubleSeconds(absl::Now() - start), static_cast<double>(usage.ru_maxrss) * 1024,
-          WIFEXITED(status) && WEXITSTATUS(status) == 0};
-}
-
-int Shell(const std::string& command) {
-  execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
-  return 127;
-}
 
 // Runs in the child. The reason of a failure goes to the file `log`, which the parent reads.
 int Convert(const std::string& from, const std::string& to, const FormatTarget& target, const std::string& log) {
@@ -148,196 +117,164 @@ absl::Status ReadNumbers(const StateKey&, const Interval& interval, void* out) {
 
 class Benchmark {
  public:
-  explicit Benchmark(fs::path directory) : directory_(std::move(directory)) {}
+  explicit Benchmark(const std::string& directory)
+      : directory_(directory),
+        rows_({.directory = directory,
+               .cold = absl::GetFlag(FLAGS_cold),
+               .repetitions = absl::GetFlag(FLAGS_repetitions),
+               .names = absl::GetFlag(FLAGS_rows)}) {}
 
   int Run() {
     const int64_t tensors = absl::GetFlag(FLAGS_tensors);
     const StateDict state =
         tensors > 0 ? ModelOfMany(absl::GetFlag(FLAGS_bytes), tensors) : Model(absl::GetFlag(FLAGS_bytes));
-    const std::string model = Path("model.safetensors");
     SafetensorsOptions options;
     options.overwrite = true;
     // In a child too: blocks that this process keeps for I/O would be copied page by page in every child that uses
     // them.
-    Check(Measure([&] { return WriteSafetensors(model, state, ReadNumbers, options).ok() ? 0 : 1; }).done,
+    Check(MeasureProcess([&] { return WriteSafetensors(model(), state, ReadNumbers, options).ok() ? 0 : 1; }).done,
           "the model cannot be written");
-    bytes_ = static_cast<double>(fs::file_size(model));
-    std::printf("%-26s %8s %6s %6s %6s %6s %7s %8s\n", "", "seconds", "GB/s", "cp", "of cp", "lowest", "highest",
-                "peak MB");
+    ColdRows::PrintHeader();
     bool done = true;
     for (const Form& from : kForms) {
       for (const Form& to : kForms) {
-        if (&from == &to) continue;
-        const std::string source = SourceOf(from);
-        const std::string target = Path(absl::StrCat("to.", to.name));
-        done &= Row(absl::StrCat(from.name, " to ", to.name), source, target,
-                    [&] { return Convert(source, target, to.target, Log()); });
+        const std::string name = absl::StrCat(from.name, " to ", to.name);
+        if (&from != &to && rows_.IsWanted(name)) done &= ConvertRow(name, SourceOf(from), to);
       }
     }
     for (const Form& form : kForms) done &= ReadingRows(form);
-    return PeerRows() && done ? 0 : 1;
+    done &= PackageRows();
+    return TrainerRows() && done ? 0 : 1;
   }
 
  private:
   struct Form {
-    const char* name;
+    const char* name;  // also the suffix of its files
     FormatTarget target;
   };
   inline static const Form kForms[] = {{"safetensors", SafetensorsTarget()},
                                        {"torch", TorchTarget()},
                                        {"dcp", DcpTarget{.world_size = 4}},
                                        {"hdf5", Hdf5Target()},
-                                       {"sharded", Hdf5Target{.type = StateDictType::kSharded, .world_size = 4}}};
+                                       {"sharded", Hdf5Target{.type = StateDictType::kSharded, .world_size = 4}},
+                                       {"npz", NpzTarget()},
+                                       {"gguf", GgufTarget()},
+                                       {"deepspeed", DeepSpeedTarget()},
+                                       {"megatron", MegatronTarget()}};
+
+  // A converter of another program, which --python runs.
+  struct Package {
+    const char* name;
+    const char* imports;  // modules
+    std::string source;
+    std::string target;
+    std::string command;  // after the interpreter
+  };
 
   std::string Path(const std::string& name) const { return directory_ / name; }
+  std::string model() const { return Path("model.safetensors"); }
 
-  static bool IsWanted(const std::string& name) {
-    const std::vector<std::string> rows = absl::GetFlag(FLAGS_rows);
-    return rows.empty() || std::any_of(rows.begin(), rows.end(),
-                                       [&](const std::string& row) { return name.find(row) != std::string::npos; });
+  bool ConvertRow(const std::string& name, const std::string& source, const Form& to) const {
+    const std::string target = Path(absl::StrCat("to.", to.name));
+    return rows_.Row(name, model(), source, target, [&] { return Convert(source, target, to.target, rows_.Log()); });
   }
 
   // The path of the model in that form, which the first call makes, untimed.
-  std::string SourceOf(const Form& form) {
-    std::string path =
-        Path(DriverOf(form.target).traits().model_only ? "model.safetensors" : absl::StrCat("from.", form.name));
+  std::string SourceOf(const Form& form) const {
+    if (&form == &kForms[0]) return model();
+    std::string path = Path(absl::StrCat("from.", form.name));
     if (!fs::exists(path)) {
-      Check(Measure([&] { return Convert(Path("model.safetensors"), path, form.target, Log()); }).done,
-            absl::StrCat(path, " cannot be made: ", LastLine(Log())).c_str());
+      Check(MeasureProcess([&] { return Convert(model(), path, form.target, rows_.Log()); }).done,
+            absl::StrCat(path, " cannot be made: ", rows_.LastLine()).c_str());
     }
     return path;
   }
 
   // The rows that read a checkpoint and write almost nothing.
-  bool ReadingRows(const Form& form) {
-    const std::string source = SourceOf(form);
-    const std::string model = Path("model.safetensors");
-    bool done = Row(absl::StrCat("diff ", form.name), source, "", [&] {
-      return Read(source, Log(), [&](const TensorSource& a) -> absl::Status {
-        FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> b, OpenTensorSource(model));
-        FSDP_ASSIGN_OR_RETURN(const DiffReport report, DiffCheckpoints(a, *b, DiffOptions()));
-        return report.equal() ? absl::OkStatus() : absl::InternalError("the two differ");
-      });
+  bool ReadingRows(const Form& form) const {
+    const auto row = [&](const char* what, const std::function<absl::Status(const TensorSource&)>& work) {
+      const std::string name = absl::StrCat(what, " ", form.name);
+      if (!rows_.IsWanted(name)) return true;
+      const std::string source = SourceOf(form);
+      return rows_.Row(name, model(), source, "", [&] { return Read(source, rows_.Log(), work); });
+    };
+    bool done = row("diff", [&](const TensorSource& a) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> b, OpenTensorSource(model()));
+      FSDP_ASSIGN_OR_RETURN(const DiffReport report, DiffCheckpoints(a, *b, {.model_only = true}));
+      return report.equal() ? absl::OkStatus() : absl::InternalError("the two differ");
     });
-    done &= Row(absl::StrCat("inspect ", form.name), source, "", [&] {
-      return Read(source, Log(), [](const TensorSource& read) { return ReadStatistics(read).status(); });
-    });
-    return Row(absl::StrCat("verify ", form.name), source, "",
-               [&] {
-                 return Read(source, Log(), [](const TensorSource& read) { return VerifySource(read).status(); });
-               }) &&
+    done &= row("inspect", [](const TensorSource& source) { return ReadStatistics(source).status(); });
+    return row("verify", [](const TensorSource& source) { return VerifySource(source).status(); }) && done;
+  }
+
+  // torch's own converters and the safetensors package, started as a user starts them: imports are part of their time.
+  bool PackageRows() const {
+    const std::string format_utils = " -m torch.distributed.checkpoint.format_utils ";
+    const char* const dcp = "torch.distributed.checkpoint";
+    bool done = true;
+    for (const auto& [name, from, action, target] :
+         {std::tuple("format_utils dcp_to_torch", &kForms[2], "dcp_to_torch", "peer.pt"),
+          std::tuple("format_utils torch_to_dcp", &kForms[1], "torch_to_dcp", "peer.dcp")}) {
+      if (!rows_.IsWanted(name)) continue;
+      const std::string source = SourceOf(*from);
+      done &= PackageRow(
+          {name, dcp, source, Path(target), absl::StrCat(format_utils, action, " ", source, " ", Path(target))});
+    }
+    const std::string target = Path("peer.safetensors");
+    return PackageRow({"safetensors package", "safetensors.numpy", model(), target,
+                       absl::StrCat(" -c 'from safetensors.numpy import load_file, save_file; save_file(load_file(\"",
+                                    model(), "\"), \"", target, "\")'")}) &&
            done;
   }
 
-  // torch's own converters, started as a user starts them: importing torch is part of their time. Not measured, without
-  // a failure, if the interpreter lacks torch.
-  bool PeerRows() {
-    const std::string python = absl::GetFlag(FLAGS_python);
-    const auto tool = [&](const std::string& conversion, const Form& from, const std::string& to) {
-      const std::string name = absl::StrCat("format_utils ", conversion);
-      if (!IsWanted(name)) return true;
-      if (python.empty()) return NoNumber(name, "--python is empty");
-      const std::string imports = absl::StrCat(python, " -c 'import torch.distributed.checkpoint' >", Log(), " 2>&1");
-      if (!Measure([&] { return Shell(imports); }).done) {
-        return NoNumber(name, absl::StrCat(python, ": ", LastLine(Log())));
-      }
-      const std::string source = SourceOf(from);
-      return Row(name, source, Path(to), [&] {
-        return Shell(absl::StrCat(python, " -m torch.distributed.checkpoint.format_utils ", conversion, " ", source,
-                                  " ", Path(to), " >", Log(), " 2>&1 && find ", Path(to), " -type f -exec sync {} +"));
-      });
-    };
-    bool done = tool("dcp_to_torch", kForms[2], "peer.pt");
-    done &= tool("torch_to_dcp", kForms[1], "peer.dcp");
-    return SafetensorsPeer(python) && done;
-  }
-
-  bool SafetensorsPeer(const std::string& python) {
-    const std::string name = "safetensors package";
-    if (!IsWanted(name)) return true;
-    if (python.empty()) return NoNumber(name, "--python is empty");
-    const std::string imports = absl::StrCat(python, " -c 'import safetensors.numpy' >", Log(), " 2>&1");
-    if (!Measure([&] { return Shell(imports); }).done) {
-      return NoNumber(name, absl::StrCat(python, ": ", LastLine(Log())));
-    }
-    const std::string source = Path("model.safetensors"), target = Path("peer.safetensors");
-    return Row(name, source, target, [&] {
-      return Shell(absl::StrCat(python,
-                                " -c 'from safetensors.numpy import load_file, save_file; save_file(load_file(\"",
-                                source, "\"), \"", target, "\")' >", Log(), " 2>&1 && sync ", target));
+  // Not measured, without a failure, if the interpreter lacks the package.
+  bool PackageRow(const Package& package) const {
+    if (!rows_.IsWanted(package.name)) return true;
+    if (!HasModules(package.name, package.imports)) return true;
+    return rows_.Row(package.name, model(), package.source, package.target, [&] {
+      return RunShell(absl::StrCat(absl::GetFlag(FLAGS_python), package.command, " >", rows_.Log(), " 2>&1 && find ",
+                                   package.target, " -type f -exec sync {} +"));
     });
   }
 
-  // The output of a row's process.
-  std::string Log() const { return Path("log"); }
-
-  static std::string LastLine(const std::string& path) {
-    std::ifstream file(path);
-    std::string last = "it printed nothing";
-    for (std::string line; std::getline(file, line);) {
-      if (!line.empty()) last = line;
-    }
-    return last;
+  bool HasModules(const std::string& name, const std::string& modules) const {
+    const std::string python = absl::GetFlag(FLAGS_python);
+    if (python.empty()) return !ColdRows::NoNumber(name, "--python is empty");
+    const std::string imports = absl::StrCat(python, " -c 'import ", modules, "' >", rows_.Log(), " 2>&1");
+    if (MeasureProcess([&] { return RunShell(imports); }).done) return true;
+    return !ColdRows::NoNumber(name, absl::StrCat(python, ": ", rows_.LastLine()));
   }
 
-  // Reports a row that cannot be measured here, which is not a failure.
-  static bool NoNumber(const std::string& name, const std::string& why) {
-    std::printf("%-26s not measured: %s\n", name.c_str(), why.c_str());
-    return true;
-  }
-
-  // Prepares the page cache for a measurement that reads `path`. False if that fails.
-  bool Prepare(const std::string& path) const {
-    sync();
-    if (absl::GetFlag(FLAGS_cold)) return DropFromPageCache(directory_).ok();
-    const std::string read = absl::StrCat("find ", path, " -type f -exec cat {} + >/dev/null");
-    return Measure([&] { return Shell(read); }).done;
-  }
-
-  // Seconds of cp + sync of the model; negative if that fails.
-  double CopySeconds() const {
-    const std::string copy =
-        absl::StrCat("cp ", Path("model.safetensors"), " ", Path("copy"), " && sync ", Path("copy"));
-    if (!Prepare(Path("model.safetensors"))) return -1;
-    const Measurement cp = Measure([&] { return Shell(copy); });
-    fs::remove(Path("copy"));
-    return cp.done ? cp.seconds : -1;
-  }
-
-  // Measures and prints one row; `target`, unless it is empty, is removed. cp runs before the first and after each
-  // repetition, so that every repetition has one on both sides: their mean is the rate of the disk in between. False if
-  // the row failed.
-  bool Row(const std::string& name, const std::string& source, const std::string& target,
-           const std::function<int()>& body) {
-    if (!IsWanted(name)) return true;
-    fs::remove(Log());
-    std::vector<double> seconds;
-    std::vector<double> copies = {CopySeconds()};
-    std::vector<double> ratios;
-    double peak = 0;
-    for (int i = 0; i < absl::GetFlag(FLAGS_repetitions); ++i) {
-      const bool is_prepared = Prepare(source);
-      const Measurement row = Measure(body);
-      if (!target.empty()) fs::remove_all(target);
-      copies.push_back(CopySeconds());
-      if (std::min(copies[i], copies[i + 1]) < 0 || !is_prepared || !row.done) {
-        std::printf("%-26s failed: %s\n", name.c_str(), row.done ? "cp, or the page cache" : LastLine(Log()).c_str());
-        return false;
+  // Trainers' converters, and ours on the same source, which the library has made.
+  bool TrainerRows() const {
+    bool done = true;
+    for (const auto& [format, suffix, modules] :
+         {std::tuple("npz", ".npz", "numpy, safetensors"), std::tuple("gguf", ".gguf", "gguf, safetensors"),
+          std::tuple("orbax", "", "orbax.checkpoint, safetensors"), std::tuple("zero", "", "deepspeed, safetensors")}) {
+      const bool is_torch = std::string(format) == "zero";  // zero_to_fp32 writes a torch file
+      const std::string package = absl::StrCat(format, ", package"), ours = absl::StrCat(format, ", ours");
+      if (!rows_.IsWanted(package) && !rows_.IsWanted(ours)) continue;
+      if (!HasModules(package, modules)) continue;
+      const std::string script = " checkpoint/benchmark/trainer_peers.py ";
+      const std::string source = Path(absl::StrCat("peer.", format, suffix));
+      const std::string make = absl::StrCat(absl::GetFlag(FLAGS_python), script, "make ", format, " ", model(), " ",
+                                            source, " >", rows_.Log(), " 2>&1");
+      fs::remove_all(source);
+      if (!MeasureProcess([&] { return RunShell(make); }).done) {
+        std::printf("%s failed: %s\n", package.c_str(), rows_.LastLine().c_str());
+        done = false;
+        continue;
       }
-      seconds.push_back(row.seconds);
-      ratios.push_back(row.seconds / ((copies[i] + copies[i + 1]) / 2));
-      peak = std::max(peak, row.peak_bytes);
+      done &= ConvertRow(ours, source, kForms[is_torch ? 1 : 0]);
+      const std::string target = Path(is_torch ? "peer.pt" : "peer.safetensors");
+      done &= PackageRow({package.c_str(), modules, source, target,
+                          absl::StrCat(script, "convert ", format, " ", source, " ", target)});
     }
-    for (std::vector<double>* values : {&seconds, &copies, &ratios}) std::sort(values->begin(), values->end());
-    const double median = seconds[seconds.size() / 2];
-    std::printf("%-26s %8.2f %6.2f %6.2f %6.2f %6.2f %7.2f %8.0f\n", name.c_str(), median, bytes_ / 1e9 / median,
-                copies[copies.size() / 2], ratios[ratios.size() / 2], ratios.front(), ratios.back(), peak / 1e6);
-    std::fflush(stdout);
-    return true;
+    return done;
   }
 
   const fs::path directory_;
-  double bytes_ = 0;
+  const ColdRows rows_;
 };
 
 }  // namespace
@@ -346,10 +283,10 @@ class Benchmark {
 int main(int argc, char** argv) {
   const std::optional<int> status = fsdp::ParseFlags(
       argc, argv,
-      "convert_benchmark [flags]: times conversions of a model of --bytes between safetensors, torch, DCP and HDF5, "
-      "and "
-      "what reads one, compared with cp + sync of the same bytes, and with torch's format_utils and the safetensors "
-      "package if --python has them; one line each");
+      "convert_benchmark [flags]: times conversions of a model of --bytes between all formats that are written, and "
+      "what reads one, compared with cp + sync of the same bytes, and with the converters of other programs if "
+      "--python "
+      "has them; one line each");
   if (status) return *status;
   std::string directory = absl::GetFlag(FLAGS_directory);
   const bool is_own = directory.empty();

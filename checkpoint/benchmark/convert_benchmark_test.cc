@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <regex>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
@@ -28,8 +29,12 @@ std::string OutputOf(const std::string& name, const std::string& flags) {
 
 TEST(ConvertBenchmarkTest, HasARowForEveryDirection) {
   const std::string output = OutputOf("every", "--bytes=3000000");
-  for (const std::string from : {"safetensors", "torch", "dcp", "hdf5", "sharded", "diff", "inspect", "verify"}) {
-    for (const std::string to : {"safetensors", "torch", "dcp", "hdf5", "sharded"}) {
+  const std::vector<std::string> forms = {"safetensors", "torch", "dcp",       "hdf5",    "sharded",
+                                          "npz",         "gguf",  "deepspeed", "megatron"};
+  std::vector<std::string> sources = forms;
+  sources.insert(sources.end(), {"diff", "inspect", "verify"});
+  for (const std::string& from : sources) {
+    for (const std::string& to : forms) {
       const std::regex row(absl::StrCat(from, "( to)? ", to, " +[0-9.]+ +[0-9.]+ +[0-9.]+ +[0-9]+"));
       EXPECT_EQ(std::regex_search(output, row), from != to) << from << " to " << to << "\n" << output;
     }
