@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -31,7 +32,28 @@ namespace {
 
 constexpr char kPiecesGroup[] = "/pieces";
 
-std::string AbsolutePath(const std::string& path) { return std::filesystem::absolute(path).lexically_normal(); }
+// The file's own name may be a link; a directory above it may be one to a place of another depth.
+std::filesystem::path RealPath(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const std::filesystem::path directory = std::filesystem::weakly_canonical(path.parent_path(), ignored);
+  return directory / path.filename();
+}
+
+// How the view at `view` names `file`.
+std::string NameInView(const std::string& view, const std::string& file, bool relative) {
+  const std::filesystem::path path = std::filesystem::absolute(file);
+  if (!relative) return path.lexically_normal();
+  return RealPath(path).lexically_relative(RealPath(std::filesystem::absolute(view)).parent_path());
+}
+
+std::string MovesSentence(bool relative) {
+  if (!relative) {
+    return "the view names the checkpoint's files by absolute paths: if they are moved it cannot read them, and a copy "
+           "of all in another place still shows these";
+  }
+  return "the view names the checkpoint's files relative to itself, so all may be moved together; HDF5 looks for them "
+         "there if HDF5_EXTFILE_PREFIX='${ORIGIN}' is set, and in the working directory if not";
+}
 
 std::string IfEscaped(const std::string& name) { return EscapeLinkName(name) == name ? "" : name; }
 
@@ -53,7 +75,11 @@ std::optional<Interval> IntervalOf(const Shape& shape, const Box& box) {
 
 class ViewWriter {
  public:
-  ViewWriter(const TensorSource& source, Hdf5File& file) : source_(source), file_(file) {}
+  using NameFile = std::function<std::string(const std::string& file)>;
+
+  // `name_file` gives the name that a file of the source has in the view.
+  ViewWriter(const TensorSource& source, Hdf5File& file, NameFile name_file)
+      : source_(source), file_(file), name_file_(std::move(name_file)) {}
 
   absl::Status AddAll() {
     for (const auto& [key, value] : source_.contents().entries()) {
@@ -137,7 +163,7 @@ class ViewWriter {
     for (const TensorPlace& place : places) {
       const std::optional<Interval> interval = IntervalOf(shape, place.box);
       if (!interval) return AddBoxes(path, fqn, tensor, places);
-      parts.push_back({*interval, {AbsolutePath(place.file), place.offset, interval->size() * SizeOf(tensor.dtype)}});
+      parts.push_back({*interval, {name_file_(place.file), place.offset, interval->size() * SizeOf(tensor.dtype)}});
     }
     // Sorted by element, because HDF5 concatenates external segments in the order in which they are added.
     std::sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) { return a.first.begin < b.first.begin; });
@@ -154,7 +180,7 @@ class ViewWriter {
     for (const TensorPlace& place : places) {
       FSDP_ASSIGN_OR_RETURN(const Shape shape, Shape::Create(place.box.count));
       const std::string piece = absl::StrCat(kPiecesGroup, "/", pieces_++);
-      const ExternalPart part = {AbsolutePath(place.file), place.offset, shape.numel() * SizeOf(tensor.dtype)};
+      const ExternalPart part = {name_file_(place.file), place.offset, shape.numel() * SizeOf(tensor.dtype)};
       FSDP_RETURN_IF_ERROR(file_.AddExternal(piece, "", tensor.dtype, place.box.count, {part}));
       boxes.push_back({place.box, piece});
     }
@@ -163,6 +189,7 @@ class ViewWriter {
 
   const TensorSource& source_;
   Hdf5File& file_;
+  const NameFile name_file_;
   std::set<std::string> groups_;
   int64_t pieces_ = 0;
 };
@@ -193,10 +220,9 @@ absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std
     return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file, Hdf5File::Create({.virtual_datasets = true}));
-  FSDP_RETURN_IF_ERROR(file->SetRootAttribute(
-      "warning",
-      "the tensors lie in the files of the checkpoint, which must stay where they were when this view was made"));
-  ViewWriter writer(source, *file);
+  FSDP_RETURN_IF_ERROR(file->SetRootAttribute("warning", MovesSentence(options.relative)));
+  ViewWriter writer(source, *file, [&](const std::string& name) { return NameInView(path, name, options.relative); });
+  writer.report.moves = MovesSentence(options.relative);
   FSDP_RETURN_IF_ERROR(writer.AddAll());
   for (const std::string& left_out : source.left_out())
     writer.report.not_shown.push_back({left_out, "it is not a tensor"});

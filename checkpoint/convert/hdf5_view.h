@@ -19,6 +19,7 @@ namespace fsdp {
 
 struct Hdf5ViewOptions {
   bool overwrite = false;           // replace an existing file; otherwise kAlreadyExists
+  bool relative = false;            // name the checkpoint's files relative to the view, not by absolute paths
   TensorSourceOptions source = {};  // how the checkpoint is opened
   InputPaths also_read = {};        // files that the caller read for `source`: never `path`
 };
@@ -31,11 +32,12 @@ struct Hdf5ViewReport {
     std::string reason;
   };
   std::vector<NotShown> not_shown;
+  std::string moves;  // a sentence: which moves of the files break the view, and how a moved one is opened
 };
 
 // Creates the file `path` for the checkpoint `source` (anything that OpenTensorSource opens), whose tensors have places
-// (TensorSource::Places). The files of the checkpoint are named by absolute paths and must stay there. Texts, and
-// numbers that the format stores as plain values, are copied. The file appears whole or not at all. kInvalidArgument
+// (TensorSource::Places). The files of the checkpoint are named by absolute paths and must stay there; with `relative`
+// they may be moved together with the view, and HDF5 finds them if it is told to look next to it. Texts, and numbers that the format stores as plain values, are copied. The file appears whole or not at all. kInvalidArgument
 // for a source that is already HDF5; kFailedPrecondition, with `overwrite` or without, when `path` is an input or is
 // inside a checkpoint (CheckOutput).
 absl::StatusOr<Hdf5ViewReport> WriteHdf5View(const std::string& source, const std::string& path,

@@ -37,6 +37,9 @@ ABSL_DECLARE_FLAG(int, keep_last);
 ABSL_DECLARE_FLAG(int64_t, keep_every);
 ABSL_DECLARE_FLAG(bool, dry_run);
 
+// view.
+ABSL_DECLARE_FLAG(bool, relative);
+
 // convert; model_only is diff's too.
 ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(std::string, state_dict_type);

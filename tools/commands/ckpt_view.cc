@@ -23,6 +23,7 @@ namespace {
 absl::StatusOr<Hdf5ViewReport> View(const std::string& source, const std::string& path) {
   Hdf5ViewOptions options;
   options.overwrite = absl::GetFlag(FLAGS_force);
+  options.relative = absl::GetFlag(FLAGS_relative);
   FSDP_ASSIGN_OR_RETURN(options.source, SourceOptionsFromFlags());
   options.source.skip_links = true;  // they become not_shown; HDF5 files with links are refused anyway
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
@@ -35,6 +36,7 @@ std::string ToJson(const std::string& source, const std::string& path, const Hdf
   json["not_shown"] = nlohmann::ordered_json::array();
   for (const auto& [name, reason] : report.not_shown)
     json["not_shown"].push_back({{"tensor", name}, {"reason", reason}});
+  json["notes"] = nlohmann::ordered_json::array({report.moves});
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -59,6 +61,7 @@ int RunView(const CommandLine& line) {
   for (const auto& [name, reason] : report->not_shown) {
     Print("note: %s is not shown: %s\n", Quote(name), reason);
   }
+  Print("note: %s\n", report->moves);
   return kExitDone;
 }
 
