@@ -275,6 +275,28 @@ TEST_F(CkptForeignTest, AViewShowsEveryTensorToH5pyWhereItLies) {
   }
 }
 
+TEST_F(CkptForeignTest, ARelativeViewMovesWithItsCheckpoint) {
+  for (const std::string name : {"full.pt", "indexed", "tensor_parallel_w4"}) {
+    for (const bool relative : {true, false}) {
+      fs::remove_all(Path("here"));
+      fs::remove_all(Path("moved"));
+      fs::create_directories(Path("here/below"));
+      fs::copy(TorchTestData(name), Path("here/" + name), fs::copy_options::recursive);
+      std::vector<std::string> words = {"view", Path("here/" + name), Path("here/below/look.h5")};
+      if (relative) words.push_back("--relative");
+      EXPECT_THAT(MustCkpt(words), HasSubstr(relative ? "HDF5_EXTFILE_PREFIX='${ORIGIN}'" : "by absolute paths"));
+      fs::rename(Path("here"), Path("moved"));
+      const std::string command = absl::StrCat(
+          "HDF5_EXTFILE_PREFIX='${ORIGIN}' ", Python(), " checkpoint/foreign/torch/testdata/check_view.py ",
+          Path("moved/below/look.h5"), " ", TorchTestData("expected.json"), " ", name, " 2>/dev/null");
+      const int result = std::system(command.c_str());
+      ASSERT_TRUE(WIFEXITED(result));
+      if (WEXITSTATUS(result) == 77 || WEXITSTATUS(result) == 127) GTEST_SKIP() << "needs python3-h5py";
+      EXPECT_EQ(WEXITSTATUS(result) == 0, relative) << name;
+    }
+  }
+}
+
 TEST_F(CkptForeignTest, TensorsThatAViewDoesNotShowAreListedWithTheReason) {
   const auto json = nlohmann::json::parse(MustCkpt({"view", TorchTestData("views.pt"), Path("views.h5"), "--json"}));
   EXPECT_EQ(json["source"], TorchTestData("views.pt"));
