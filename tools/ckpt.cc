@@ -22,6 +22,7 @@
 #include "fsdp/base/suggestion.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/base/wrap_text.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/commands/commands.h"
@@ -37,12 +38,11 @@ struct Subcommand {
   std::vector<std::string> flags;
   std::vector<std::string> examples;
   int (*run)(const CommandLine&);
+  std::vector<std::string> urls = {};  // of all operands: those that may be in an object store
 
   // A flag of type bool that selects other operands.
   std::string other_form = {};
   std::vector<std::string> other_operands = {};
-
-  bool takes_urls = false;  // of an object store
 };
 
 const std::vector<Subcommand>& Subcommands() {
@@ -54,25 +54,28 @@ const std::vector<Subcommand>& Subcommands() {
        {"tensors", "html", "max_memory", "flat_layout", "map", "skip_links", "diff_options", "endpoint_url", "json"},
        {"ckpt inspect runs", "ckpt inspect model.safetensors --tensors", "ckpt inspect runs --html=run.html"},
        RunInspect,
+       {"PATH", "A", "B"},
        "diff_options",
-       {"A", "B"},
-       true},
+       {"A", "B"}},
       {"verify",
        {"PATH"},
        "reads everything: every digest, coverage, structure; names what is damaged",
-       {"flat_layout", "map", "skip_links", "json"},
-       {"ckpt verify runs/step-00000100", "ckpt verify runs --json"},
-       RunVerify},
+       {"flat_layout", "map", "skip_links", "endpoint_url", "json"},
+       {"ckpt verify runs/step-00000100", "ckpt verify runs --json", "ckpt verify s3://models/gpt2"},
+       RunVerify,
+       {"PATH"}},
       {"convert",
        {"SRC", "DST"},
        "makes DST from SRC in another format, kind, world size or dtype, or with other names",
-       {"to",     "state_dict_type", "world_size",     "dtype",  "step",       "include",        "exclude",
-        "rename", "model_only",      "max_shard_size", "parity", "template",   "outtype",        "keep_quantized",
-        "recipe", "max_memory",      "flat_layout",    "map",    "skip_links", "allow_expanded", "force",
-        "json"},
+       {"to",         "state_dict_type", "world_size",   "dtype",          "step",        "include",
+        "exclude",    "rename",          "model_only",   "max_shard_size", "parity",      "template",
+        "outtype",    "keep_quantized",  "recipe",       "max_memory",     "flat_layout", "map",
+        "skip_links", "allow_expanded",  "endpoint_url", "force",          "json"},
        {"ckpt convert runs model.safetensors --dtype=bfloat16",
-        "ckpt convert model.pt sharded --state_dict_type=sharded --world_size=4"},
-       RunConvert},
+        "ckpt convert model.pt sharded --state_dict_type=sharded --world_size=4",
+        "ckpt convert s3://models/gpt2 model.h5"},
+       RunConvert,
+       {"SRC"}},
       {"merge",
        {"BASE", "ADAPTER", "OUT"},
        "makes OUT from a base model and a LoRA adapter of PEFT for it; by default a Hugging Face directory",
@@ -89,10 +92,11 @@ const std::vector<Subcommand>& Subcommands() {
       {"diff",
        {"A", "B"},
        "what differs, in structure and values, across kinds, formats and world sizes; exit 0 when equal, 1 when not",
-       {"atol", "rtol", "top", "html", "model_only", "flat_layout", "map", "skip_links", "json"},
+       {"atol", "rtol", "top", "html", "model_only", "flat_layout", "map", "skip_links", "endpoint_url", "json"},
        {"ckpt diff runs/step-00000100 runs/step-00000200 --top=3", "ckpt diff model.safetensors runs --model_only",
         "ckpt diff before.safetensors after.safetensors --html=diff.html"},
-       RunDiff},
+       RunDiff,
+       {"A", "B"}},
       {"prune",
        {"DIR"},
        "deletes old step-* checkpoints of DIR and what crashes left there; never the last one that verifies",
@@ -111,18 +115,14 @@ const std::vector<Subcommand>& Subcommands() {
        {"endpoint_url", "force", "json"},
        {"ckpt push runs s3://models/gpt2", "ckpt push runs/step-00000100 s3://models/gpt2 --force"},
        RunPush,
-       {},
-       {},
-       true},
+       {"s3://BUCKET/PREFIX"}},
       {"pull",
        {"s3://BUCKET/PREFIX", "DST"},
        "copies a checkpoint of an object store, or the newest step-* of PREFIX, to DST, and verifies every byte",
        {"endpoint_url", "force", "json"},
        {"ckpt pull s3://models/gpt2 checkpoint", "ckpt pull s3://models/gpt2/step-00000100 checkpoint"},
        RunPull,
-       {},
-       {},
-       true},
+       {"s3://BUCKET/PREFIX"}},
   };
   return *subcommands;
 }
@@ -192,7 +192,8 @@ std::string Help(bool full) {
       "usage: ckpt SUBCOMMAND ...\n\n", Summaries(),
       "\nPATH, SRC, A and B are a checkpoint directory, a directory of step-* checkpoints (its newest step), a "
       "checkpoint.h5 by itself, a safetensors file, a Hugging Face directory, a torch file (.pt, .pth, .bin), an .npz "
-      "file or a DCP directory; of inspect also a checkpoint or run in an object store, s3://BUCKET/PREFIX.\n\n",
+      "file or a DCP directory; of inspect, verify, convert and diff also a checkpoint or run that ckpt push has put "
+      "into an object store, s3://BUCKET/PREFIX.\n\n",
       kExitStatus, kEnvironment,
       "\nckpt help SUBCOMMAND shows the flags of one, ckpt --helpfull the flags of all, ckpt version the release.\n");
   if (!full) return text;
@@ -232,17 +233,35 @@ absl::Status CheckOperands(const Subcommand& subcommand, const CommandLine& line
   return absl::OkStatus();
 }
 
+// --endpoint_url would be ignored without a URL.
+absl::Status CheckEndpointApplies(const Subcommand& subcommand, const CommandLine& line) {
+  if (absl::GetFlag(FLAGS_endpoint_url).empty()) return absl::OkStatus();
+  if (std::any_of(line.operands.begin(), line.operands.end(), IsS3Url)) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--endpoint_url is for ", absl::StrJoin(subcommand.urls, " or "), " that is s3://BUCKET/PREFIX"));
+}
+
+// The operands of this command line that must be paths.
+std::vector<std::string> PathsOf(const Subcommand& subcommand, const CommandLine& line) {
+  const std::vector<std::string>& names = OperandsOf(subcommand);
+  const std::vector<std::string>& urls = subcommand.urls;
+  std::vector<std::string> paths;
+  for (size_t i = 0; i < names.size(); ++i) {
+    if (std::find(urls.begin(), urls.end(), names[i]) == urls.end()) paths.push_back(line.operands[i]);
+  }
+  return paths;
+}
+
 int RunSubcommand(const Subcommand& subcommand, const CommandLine& line, const std::vector<std::string>& arguments) {
   const std::string program = absl::StrCat("ckpt ", subcommand.name);
   absl::Status status = SetFlags(line, program, subcommand.flags);
   if (status.ok()) status = CheckOperands(subcommand, line);
+  if (status.ok()) status = CheckEndpointApplies(subcommand, line);
   if (!status.ok()) return Refuse(program, status, arguments);
   EnterCallersDirectory();
-  if (!subcommand.takes_urls) {
-    if (const absl::Status files = CheckAreFiles(line.operands); !files.ok()) {
-      if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(files));
-      return ReportFailure(program, files);
-    }
+  if (const absl::Status files = CheckAreFiles(PathsOf(subcommand, line)); !files.ok()) {
+    if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(files));
+    return ReportFailure(program, files);
   }
   return subcommand.run(line);
 }

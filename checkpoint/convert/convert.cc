@@ -207,6 +207,11 @@ std::string WithoutModelText(const StateDict& contents) {
                       Quote(contents.entries().front().first.ToString()));
 }
 
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenSourceOf(const std::string& path, const ConvertOptions& options,
+                                                           const TensorSourceOptions& source) {
+  return options.open ? options.open(source) : OpenTensorSource(path, source);
+}
+
 // A result without a model is an error, unless the source does not have one either and is converted whole: then it is a
 // note.
 absl::Status CheckHoldsModel(const TensorSource& source, const std::string& source_path, const FormatTarget& target,
@@ -215,7 +220,7 @@ absl::Status CheckHoldsModel(const TensorSource& source, const std::string& sour
   std::string what = WithoutModelText(source.contents());
   if (options.model_only) {
     // It was opened without its optimizer, which is perhaps all that it has.
-    const auto whole = OpenTensorSource(source_path, {.flat_layout = options.flat_layout, .skip_links = true});
+    const auto whole = OpenSourceOf(source_path, options, {.flat_layout = options.flat_layout, .skip_links = true});
     if (whole.ok()) what = WithoutModelText((*whole)->contents());
   }
   const std::string text = absl::StrCat("the source holds ", what);
@@ -287,7 +292,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FormatTarget target = options.target.value_or(DefaultTarget(destination));
   if (options.keep_quantized) FSDP_RETURN_IF_ERROR(CheckKeepsBlocks(target));
   const CarriedFiles carried = CarryFiles(source_path, destination, options, target);
-  if (!options.transform) CarryGgufKeys(source_path, target);
+  if (!options.open && !options.transform) CarryGgufKeys(source_path, target);
   const std::unique_ptr<FormatWriter> writer = MakeWriter(target);
   // Comes before CheckDestination, whose message would suggest `force`, which must not replace a file that is read.
   InputPaths inputs = options.also_read;
@@ -297,12 +302,12 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
       destination,
       {.is_directory = writer->MakesDirectory(destination), .force = options.force, .replaced = carried.files}));
   FSDP_RETURN_IF_ERROR(CheckSuffix(destination, target));
-  absl::StatusOr<std::unique_ptr<TensorSource>> opened =
-      OpenTensorSource(source_path, {.flat_layout = options.flat_layout,
-                                     .model_only = options.model_only,
-                                     .skip_links = options.skip_links,
-                                     .keep_quantized = options.keep_quantized,
-                                     .map = options.map});
+  absl::StatusOr<std::unique_ptr<TensorSource>> opened = OpenSourceOf(source_path, options,
+                                                                      {.flat_layout = options.flat_layout,
+                                                                       .model_only = options.model_only,
+                                                                       .skip_links = options.skip_links,
+                                                                       .keep_quantized = options.keep_quantized,
+                                                                       .map = options.map});
   if (!opened.ok()) return NameOptions(opened.status(), "ConvertOptions");
   if (options.transform) {
     FSDP_ASSIGN_OR_RETURN(*opened, options.transform(*std::move(opened)));

@@ -2,8 +2,9 @@
 //
 // Flags of all subcommands are defined here, since absl has one registry per program; ckpt.cc lists the flags of each
 // subcommand and refuses the others. `ckpt SUBCOMMAND --help` prints the help texts below.
-#include "absl/flags/flag.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
+
+#include "absl/flags/flag.h"
 
 ABSL_FLAG(bool, json, false, "print one JSON object instead of text");
 ABSL_FLAG(bool, skip_links, false,
@@ -54,8 +55,8 @@ ABSL_FLAG(
     "for all of two dimensions or more");
 ABSL_FLAG(
     std::string, recipe, "",
-    "JSON file that makes the tensors of another layout of those of SRC's model: fused, split, stacked, transposed or "
-    "renamed; docs/ckpt.md has its form");
+    "JSON file that makes the tensors of another layout of those of SRC's model: fused, split, stacked, transposed "
+    "or renamed; docs/ckpt.md has its form");
 ABSL_FLAG(bool, keep_quantized, false,
           "carry the quantized tensors of a GGUF model as their blocks, bytes of type uint8 with the types in the "
           "metadata, in place of converting them to float32; DST is gguf, safetensors or hdf5");

@@ -23,6 +23,7 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/recipe/recipe.h"
 #include "fsdp/checkpoint/recipe/recipe_source.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
@@ -327,6 +328,9 @@ absl::StatusOr<ConvertReport> Convert(const Conversion& conversion, ConvertOptio
   // The destination must not replace the layout or the template either.
   options.also_read.Add(absl::GetFlag(FLAGS_flat_layout));
   if (const auto* const gguf = std::get_if<GgufTarget>(&*options.target)) AddTemplate(*gguf, options.also_read);
+  if (IsS3Url(conversion.source)) {
+    options.open = [&](const TensorSourceOptions& source) { return OpenPath(conversion.source, source); };
+  }
   FSDP_ASSIGN_OR_RETURN(ConvertReport report, ConvertCheckpoint(conversion.source, destination, options));
   // Such a directory in a ROOT is a step only if its manifest says so, too.
   const std::optional<int64_t> named = ParseStepName(std::filesystem::path(destination).filename().string());

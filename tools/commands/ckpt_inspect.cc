@@ -13,7 +13,6 @@
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/name_filter.h"
 #include "fsdp/checkpoint/formats/output_path.h"
-#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/commands/commands.h"
@@ -28,10 +27,6 @@ namespace {
 // The page, unless it is empty, must be neither an input nor inside a checkpoint. This is checked before anything is
 // read.
 absl::StatusOr<CheckpointSummary> SummariseFor(const std::string& page, const std::string& source) {
-  if (!page.empty() && IsS3Url(source)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--html reads every value, and ", source, " is in an object store: ckpt pull it first"));
-  }
   InputPaths inputs;
   AddCheckpoint(source, inputs);
   inputs.Add(absl::GetFlag(FLAGS_flat_layout));
@@ -86,10 +81,6 @@ int RunDiffOptions(const CommandLine& line) {
 // The page is written before anything is printed, so that its error is the only output. A checkpoint with a problem,
 // such as a missing file, is still shown, and the exit status is 1.
 int RunInspect(const CommandLine& line) {
-  if (!absl::GetFlag(FLAGS_endpoint_url).empty() && !IsS3Url(line.operands[0])) {
-    return ReportUsageError("ckpt inspect",
-                            absl::InvalidArgumentError("--endpoint_url is for a PATH that is s3://BUCKET/PREFIX"));
-  }
   if (absl::GetFlag(FLAGS_diff_options)) return RunDiffOptions(line);
   const absl::StatusOr<NameFilter> filter = FilterOfTensors();
   if (!filter.ok()) return ReportUsageError("ckpt inspect", filter.status());

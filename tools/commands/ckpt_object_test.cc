@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// ckpt push, pull and inspect against an S3 server in this process, as a user runs them: keys come from the
-// environment.
+// ckpt push and pull, and what reads a checkpoint of a store in place, against an S3 server in this process, as a user
+// runs them: keys come from the environment.
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -155,9 +155,6 @@ TEST_F(CkptObjectTest, InspectReadsTheManifestAlone) {
   EXPECT_EQ(local["path"], Path("root/step-00000001"));
   local["path"] = "s3://models/run/step-00000001";
   EXPECT_EQ(remote, local);
-  const Outcome page = Ckpt({"inspect", "s3://models/run", "--html=" + Path("page.html")});
-  EXPECT_EQ(page.status, 1);
-  EXPECT_THAT(page.err, HasSubstr("ckpt pull it first"));
   for (const auto& [key, bytes] : bucket_.objects()) {
     if (testing::Matches(HasSubstr("step-00000002/"))(key) && testing::Matches(HasSubstr("rank-00000"))(key)) {
       EXPECT_OK(bucket_.Delete(key));
@@ -168,11 +165,71 @@ TEST_F(CkptObjectTest, InspectReadsTheManifestAlone) {
   EXPECT_THAT(lost.err, HasSubstr("rank-00000-of-00002.h5 is missing"));
 }
 
+TEST_F(CkptObjectTest, ACheckpointOfTheStoreIsReadInPlace) {
+  MustCkpt({"push", Path("root/step-00000001"), "s3://models/run"});
+  MustCkpt({"push", Path("root/step-00000002"), "s3://models/run"});
+  EXPECT_THAT(MustCkpt({"verify", "s3://models/run"}),
+              AllOf(HasSubstr("s3://models/run: the newest step is s3://models/run/step-00000002"),
+                    HasSubstr("1 tensors"), HasSubstr("every digest matches")));
+  EXPECT_THAT(MustCkpt({"diff", "s3://models/run", Path("root")}), HasSubstr("equal: 1 tensors"));
+  EXPECT_THAT(MustCkpt({"diff", Path("root/step-00000001"), "s3://models/run/step-00000001"}), HasSubstr("equal"));
+  for (const char* name : {"a.safetensors", "a.h5", "a.pt", "directory"}) {
+    MustCkpt({"convert", "s3://models/run", Path(name)});
+    MustCkpt({"diff", Path(name), Path("root/step-00000002"), "--model_only"});
+  }
+  EXPECT_EQ(Json::parse(MustCkpt({"convert", "s3://models/run", Path("again"), "--json"}))["source"],
+            "s3://models/run");
+  MustCkpt({"inspect", "s3://models/run", "--html=" + Path("page.html")});
+  EXPECT_THAT(ReadFile(Path("page.html")), HasSubstr("step-00000002"));
+  EXPECT_EQ(server_->refused(), 0);
+}
+
+TEST_F(CkptObjectTest, DamageInTheStoreIsFoundInPlace) {
+  MustCkpt({"push", Path("root/step-00000002"), "s3://models/run"});
+  for (const auto& [key, bytes] : bucket_.objects()) {
+    if (!testing::Matches(HasSubstr("rank-00001"))(key)) continue;
+    std::string damaged = bytes;
+    damaged.back() ^= 1;
+    bucket_.SetObject(key, damaged);
+  }
+  const Outcome verified = Ckpt({"verify", "s3://models/run"});
+  EXPECT_EQ(verified.status, 1);
+  EXPECT_THAT(verified.out, HasSubstr("damaged: rank-00001-of-00002.h5"));
+  EXPECT_THAT(verified.err, HasSubstr("\"ckpt push --force\" of a whole copy replaces it"));
+  const Outcome json = Ckpt({"verify", "s3://models/run", "--json"});
+  EXPECT_EQ(Json::parse(json.out)["damage"][0]["file"], "rank-00001-of-00002.h5");
+  bucket_.SetObject("run/step-00000002/manifest.json", "{");
+  const Outcome manifest = Ckpt({"verify", "s3://models/run"});
+  EXPECT_EQ(manifest.status, 1);
+  EXPECT_THAT(manifest.out, HasSubstr("damaged: s3://models/run/step-00000002/manifest.json"));
+  EXPECT_EQ(Ckpt({"convert", "s3://models/run", Path("a.pt")}).status, 1);
+  EXPECT_FALSE(fs::exists(Path("a.pt")));
+}
+
+TEST_F(CkptObjectTest, WhatIsNotACheckpointOfOursEndsWithTheNextCommand) {
+  bucket_.SetObject("llama/model.safetensors", "x");
+  for (const char* command : {"inspect", "verify"}) {
+    const Outcome outcome = Ckpt({command, "s3://models/llama/model.safetensors"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("holds no checkpoint"), HasSubstr("aws s3 cp")));
+  }
+  for (const std::vector<std::string>& arguments : {std::vector<std::string>{"convert", Path("root"), "s3://models/x"},
+                                                    {"push", "s3://models/x", "s3://models/y"},
+                                                    {"repair", "s3://models/x"},
+                                                    {"view", "s3://models/x", Path("x.h5")}}) {
+    const Outcome outcome = Ckpt(arguments);
+    EXPECT_EQ(outcome.status, 1) << arguments[0];
+    EXPECT_THAT(outcome.err, HasSubstr("is in an object store, expected a path")) << arguments[0];
+  }
+}
+
 TEST_F(CkptObjectTest, AWrongCommandLineIsExitStatusTwo) {
   for (const auto& [arguments, message] : std::vector<std::pair<std::vector<std::string>, std::string>>{
            {{"push", Path("root"), Path("copy")}, "expected s3://BUCKET/PREFIX"},
            {{"pull", Path("copy"), Path("other")}, "expected s3://BUCKET/PREFIX"},
            {{"push", Path("root")}, "s3://BUCKET/PREFIX is missing"},
+           {{"verify", Path("root"), "--endpoint_url=http://127.0.0.1:1"}, "--endpoint_url is for PATH that is s3://"},
+           {{"diff", Path("root"), Path("root"), "--endpoint_url=http://a"}, "--endpoint_url is for A or B that is"},
            {{"pull", "s3://models/run", Path("copy"), "--parity=1"}, "parity"}}) {
     const Outcome outcome = Ckpt(arguments);
     EXPECT_EQ(outcome.status, 2) << outcome.err;

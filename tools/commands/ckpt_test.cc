@@ -284,10 +284,11 @@ TEST_F(CkptTest, JsonIsPrintedForAPathThatCannotBeOpened) {
 TEST_F(CkptTest, AUrlOfAnObjectStoreIsRefusedWithWhatToType) {
   const std::string model = TestData("hf_sharded");
   for (const std::vector<std::string>& arguments :
-       std::vector<std::vector<std::string>>{{"verify", "s3://models/run"},
-                                             {"diff", model, "s3://models/run"},
-                                             {"convert", "s3://models/run", Path("a")},
+       std::vector<std::vector<std::string>>{{"repair", "s3://models/run"},
+                                             {"prune", "s3://models/run", "--keep_last=1"},
+                                             {"merge", model, "s3://models/run", Path("a")},
                                              {"convert", model, "s3://models/run"},
+                                             {"push", "s3://models/run", "s3://models/run"},
                                              {"view", "s3://models/run", Path("a.h5")}}) {
     const Outcome outcome = Ckpt(arguments);
     EXPECT_EQ(outcome.status, 1);

@@ -23,8 +23,11 @@
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/verify_source.h"
+#include "fsdp/checkpoint/native/checkpoint_driver.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/native/verify/verify.h"
+#include "fsdp/checkpoint/object/remote_files.h"
+#include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
@@ -66,13 +69,31 @@ absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options
   return absl::OkStatus();
 }
 
+// Of a run the newest step that is complete. A damaged manifest is a problem of the report.
+absl::StatusOr<Verdict> VerifyRemote(const std::string& url, VerifyOptions options) {
+  const absl::Time start = SteadyNow();
+  FSDP_ASSIGN_OR_RETURN(RemoteLocation remote, FindRemote(url));
+  Verdict verdict = {.path = remote.store->UrlOf(remote.step), .format = CheckpointDriver().name()};
+  const absl::StatusOr<std::unique_ptr<RemoteFiles>> files = RemoteFiles::Open(std::move(remote.store), remote.step);
+  if (absl::IsDataLoss(files.status())) {
+    verdict.report.AddProblem(files.status());
+    return verdict;
+  }
+  FSDP_RETURN_IF_ERROR(files.status());
+  options.file_system = files->get();
+  FSDP_ASSIGN_OR_RETURN(verdict.report, VerifyCheckpoint(verdict.path, options));
+  verdict.elapsed = SteadyNow() - start;
+  return verdict;
+}
+
 absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
-  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
-  const FormatTraits& traits = driver->traits();
-  Verdict verdict = {.path = path, .format = driver->name(), .is_ours = traits.is_ours};
   VerifyOptions options;
   options.count_nonfinite = true;
   options.progress = progress.callback();
+  if (IsS3Url(path)) return VerifyRemote(path, options);
+  FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
+  const FormatTraits& traits = driver->traits();
+  Verdict verdict = {.path = path, .format = driver->name(), .is_ours = traits.is_ours};
   const absl::Time start = SteadyNow();
   if (!traits.is_ours) {
     verdict.has_checksums = false;
@@ -189,6 +210,13 @@ void PrintText(const Verdict& verdict, const std::string& asked_for) {
 
 std::string Problems(size_t count) { return absl::StrCat(count, count == 1 ? " problem" : " problems"); }
 
+// What to do about damage; empty if there is nothing but another copy.
+std::string Remedy(const Verdict& verdict) {
+  if (!verdict.is_ours) return "";
+  if (IsS3Url(verdict.path)) return "; \"ckpt push --force\" of a whole copy replaces it";
+  return absl::StrCat("; \"ckpt repair ", verdict.path, " --dry_run\" says what can be made again");
+}
+
 // The last line, about the problems of the report.
 absl::Status Failure(const Verdict& verdict) {
   const VerifyReport& report = verdict.report;
@@ -200,8 +228,7 @@ absl::Status Failure(const Verdict& verdict) {
   return absl::DataLossError(absl::StrCat(
       verdict.path, " is damaged: ", Problems(damaged),
       report.unread.empty() ? "" : absl::StrCat(", and was not wholly read: ", Problems(report.unread.size())),
-      verdict.is_ours ? absl::StrCat("; \"ckpt repair ", verdict.path, " --dry_run\" says what can be made again")
-                      : ""));
+      Remedy(verdict)));
 }
 
 }  // namespace

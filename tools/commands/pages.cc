@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "fsdp/tools/commands/pages.h"
+
 #include <algorithm>
 #include <memory>
 #include <utility>
@@ -8,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/source/value_statistics.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -16,7 +17,6 @@
 #include "fsdp/tools/cli/ckpt_source.h"
 #include "fsdp/tools/cli/output_file.h"
 #include "fsdp/tools/cli/progress.h"
-#include "fsdp/tools/commands/pages.h"
 #include "fsdp/tools/inspect/ckpt_page.h"
 #include "fsdp/tools/inspect/diff_page.h"
 #include "fsdp/tools/inspect/run_facts.h"
@@ -35,7 +35,7 @@ struct PageContents {
 absl::StatusOr<PageContents> ReadContents(const std::string& page, const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(TensorSourceOptions source_options, SourceOptionsFromFlags());
   source_options.skip_links = true;  // the summary names them
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenTensorSource(path, source_options));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TensorSource> source, OpenPath(path, source_options));
   InputPaths inputs;
   AddSource(*source, inputs);
   FSDP_RETURN_IF_ERROR(CheckOutput(page, inputs));

@@ -3,6 +3,8 @@
 // A summary of any format is a Manifest: for the formats without one it is made here, from their headers. So the text,
 // the JSON and the page are each written once. Members that a format does not have (step, kind, digests) stay at their
 // defaults, and the output leaves them out by the traits of the format.
+#include "fsdp/tools/inspect/ckpt_summary.h"
+
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,7 +14,6 @@
 #include <variant>
 #include <vector>
 
-#include "absl/flags/flag.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/quote.h"
@@ -23,16 +24,13 @@
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/read/verified_reader.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
-#include "fsdp/checkpoint/object/open_store.h"
 #include "fsdp/checkpoint/object/remote_checkpoint.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/unread.h"
-#include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_source.h"
-#include "fsdp/tools/inspect/ckpt_summary.h"
 #include "fsdp/tools/inspect/whole_step.h"
 
 namespace fsdp {
@@ -72,15 +70,13 @@ void ReadShortTexts(CheckpointSummary& summary) {
 // Reads only the manifest of a checkpoint in an object store, and a list of its files.
 absl::StatusOr<CheckpointSummary> SummariseRemote(const std::string& asked_for) {
   FSDP_ASSIGN_OR_RETURN(const S3Url url, ParseS3Url(asked_for));
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<ObjectStore> store,
-                        OpenObjectStore(url, absl::GetFlag(FLAGS_endpoint_url)));
-  FSDP_ASSIGN_OR_RETURN(const std::string step, FindRemoteCheckpoint(*store, url.prefix));
-  FSDP_ASSIGN_OR_RETURN(RemoteManifest remote, ReadRemoteManifest(*store, step));
+  FSDP_ASSIGN_OR_RETURN(const RemoteLocation found, FindRemote(asked_for));
+  FSDP_ASSIGN_OR_RETURN(RemoteManifest remote, ReadRemoteManifest(*found.store, found.step));
   CheckpointSummary summary;
   summary.asked_for = url.ToString();
-  summary.path = store->UrlOf(step);
+  summary.path = found.store->UrlOf(found.step);
   summary.manifest = std::move(remote.manifest);
-  const absl::Status present = CheckRemoteFiles(*store, step, summary.manifest);
+  const absl::Status present = CheckRemoteFiles(*found.store, found.step, summary.manifest);
   // A missing file is a property of the checkpoint, to be shown; any other error is the store's.
   if (!present.ok() && !absl::IsDataLoss(present)) return present;
   summary.problem = std::string(present.message());

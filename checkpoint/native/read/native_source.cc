@@ -27,8 +27,12 @@ namespace {
 
 class NativeSource final : public TensorSource {
  public:
-  NativeSource(std::string path, Manifest manifest, VerifiedReader::Digests digests)
-      : manifest_(std::move(manifest)), reader_(PosixFileSystem(), path, manifest_, digests), path_(std::move(path)) {}
+  // `files`: null is the operating system's.
+  NativeSource(std::string path, Manifest manifest, VerifiedReader::Digests digests, std::shared_ptr<FileSystem> files)
+      : files_(std::move(files)),
+        manifest_(std::move(manifest)),
+        reader_(files_ == nullptr ? PosixFileSystem() : *files_, path, manifest_, digests),
+        path_(std::move(path)) {}
 
   // Fills contents().
   absl::Status ReadContents() {
@@ -134,6 +138,7 @@ class NativeSource final : public TensorSource {
                                 [&](const StoredInterval& stored) { return stored.interval.end <= begin; });
   }
 
+  const std::shared_ptr<FileSystem> files_;
   const Manifest manifest_;
   mutable VerifiedReader reader_;  // thread-safe; opens a file when it is first read from
   const std::string path_;
@@ -146,10 +151,11 @@ class NativeSource final : public TensorSource {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNativeSource(const std::string& path,
-                                                               const TensorSourceOptions& options) {
-  FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(PosixFileSystem(), path));
+                                                               const TensorSourceOptions& options,
+                                                               std::shared_ptr<FileSystem> files) {
+  FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files == nullptr ? PosixFileSystem() : *files, path));
   const auto digests = options.verify ? VerifiedReader::Digests::kCompare : VerifiedReader::Digests::kIgnore;
-  auto source = std::make_unique<NativeSource>(path, std::move(manifest), digests);
+  auto source = std::make_unique<NativeSource>(path, std::move(manifest), digests, std::move(files));
   FSDP_RETURN_IF_ERROR(source->ReadContents());
   return source;
 }

@@ -12,14 +12,16 @@
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/source/format_traits.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 
 // Opens the checkpoint directory `path`. Reads manifest and texts; rank files are opened and checked when they are
 // first read from. kNotFound without a manifest; kDataLoss names the damaged file; kUnimplemented when a later release
-// wrote it.
+// wrote it. The source keeps `files`, which it reads from; null is the operating system's.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNativeSource(const std::string& path,
-                                                               const TensorSourceOptions& options = {});
+                                                               const TensorSourceOptions& options = {},
+                                                               std::shared_ptr<FileSystem> files = nullptr);
 
 // The traits of a checkpoint directory, for its driver.
 const FormatTraits& NativeTraits();

@@ -277,7 +277,7 @@ void VerifyReport::AddProblem(const absl::Status& error) {
 }
 
 absl::StatusOr<VerifyReport> VerifyCheckpoint(const std::string& path, const VerifyOptions& options) {
-  FileSystem& files = PosixFileSystem();
+  FileSystem& files = *options.file_system;
   const absl::StatusOr<Manifest> manifest = ReadManifest(files, path);
   if (manifest.ok()) return Verification(files, path, *manifest, options).Run();
   VerifyReport report;

@@ -14,12 +14,14 @@
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/source/nonfinite.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 
 namespace fsdp {
 
 struct VerifyOptions {
   // Behaviour.
   bool count_nonfinite = false;  // NaN and infinity in floating-point tensors; costs little compared with the digests
+  FileSystem* file_system = &PosixFileSystem();  // that holds the checkpoint, such as RemoteFiles
 
   // Performance.
   int io_threads = 2;
