@@ -44,6 +44,8 @@ shows ready || exit 1
 completes 'ckpt conv' 'ckpt convert '
 completes 'ckpt verify --flat' 'ckpt verify --flat_layout='
 completes 'ckpt convert --to=saf' 'ckpt convert --to=safetensors'
+completes 'ckpt convert --dtype=bf' 'ckpt convert --dtype=bfloat16'
+completes 'fsdp-launch --nno' 'fsdp-launch --nnodes='
 completes 'ckpt verify mod' 'ckpt verify model.safetensors'
 zpty -d shell
 print "completion in $1 works"

@@ -1,18 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion of ckpt's subcommands and flags in bash and zsh, from ckpt's help."""
+"""Completion of ckpt and fsdp-launch in bash and zsh, from what the programs say: their help, and the values that they
+name when they refuse one."""
+
+import re
+import subprocess
 
 import program_help
 
-# The values of flags with few of them.
-VALUES = {
-    "to": ["hdf5", "safetensors", "torch", "dcp", "npz", "gguf", "megatron"],
-    "state_dict_type": ["full", "sharded", "local"],
-    "dtype": ["float32", "bfloat16", "float16", "float64", "float8_e4m3fn", "float8_e5m2"],
-    "outtype": ["F32", "F16", "BF16", "Q8_0", "MXFP4"],
+# Flags that take one of few values: a command line that is refused for the value "?", and names the others.
+CHOICES = {
+    "to": ["convert", "a", "b", "--to=?"],
+    "state_dict_type": ["convert", "a", "b", "--state_dict_type=?"],
+    "dtype": ["convert", "a", "b", "--dtype=?"],
+    "outtype": ["convert", "a", "b.gguf", "--outtype=?"],
 }
-# Flags whose value is a number or a name, not a path.
-PLAIN = {"world_size", "step", "parity", "keep_last", "keep_every", "top", "atol", "rtol", "max_memory",
-         "max_shard_size", "include", "exclude", "rename", "map", "endpoint_url"}
+# Flags that take a path. The values of all others are numbers, names or patterns, which no shell knows.
+PATHS = {"html", "flat_layout", "template"}
+
+
+def choices(ckpt):
+    """{flag: its values}"""
+    found = {}
+    for flag, arguments in CHOICES.items():
+        refusal = subprocess.run([ckpt, *arguments], capture_output=True, text=True, timeout=60).stderr
+        listed = re.search(r"(?:expected|known)[^:;,]*(?::| (?=[\w]+,)) ?([^;]*)", refusal)
+        values = re.findall(r"[\w]+", re.sub(r"\([^)]*\)|\bor\b", "", listed[1])) if listed else []
+        if len(values) < 2:
+            raise SystemExit(f"{ckpt} {' '.join(arguments)}: expected an error that names the values, found: {refusal}")
+        found[flag] = values
+    return found
 
 
 def flags_of(ckpt):
@@ -21,8 +37,14 @@ def flags_of(ckpt):
     return {name: program_help.of(ckpt, f"ckpt {name}", [name]).flags for name in names}
 
 
+def bash_words(flags):
+    return " ".join(f"--{flag.name}" + ("" if flag.is_bool else "=") for flag in flags)
+
+
 def bash(ckpt):
     flags = flags_of(ckpt)
+    values = choices(ckpt)
+    plain = sorted({flag.name for of in flags.values() for flag in of if not flag.is_bool} - set(values) - PATHS)
     lines = [
         "# bash completion of ckpt, made from ckpt --help",
         "_ckpt() {",
@@ -35,14 +57,18 @@ def bash(ckpt):
         f"    mapfile -t COMPREPLY < <(compgen -W '{' '.join(flags)} help version --help --helpfull --version' -- \"$word\")",
         "    return",
         "  fi",
+        "  if [ \"${COMP_WORDS[1]}\" = help ]; then",
+        f"    mapfile -t COMPREPLY < <(compgen -W '{' '.join(flags)}' -- \"$word\")",
+        "    return",
+        "  fi",
         "  case $before in",
     ]
-    for flag, values in VALUES.items():
-        lines.append(f"    --{flag}) mapfile -t COMPREPLY < <(compgen -W '{' '.join(values)}' -- \"$word\"); return ;;")
+    for flag, of in values.items():
+        lines.append(f"    --{flag}) mapfile -t COMPREPLY < <(compgen -W '{' '.join(of)}' -- \"$word\"); return ;;")
+    lines.append(f"    {' | '.join('--' + flag for flag in plain)}) return ;;")
     lines += ["  esac", "  case ${COMP_WORDS[1]} in"]
     for name, of in flags.items():
-        words = " ".join(f"--{flag.name}" + ("" if flag.is_bool else "=") for flag in of)
-        lines.append(f"    {name}) flags='{words} --help' ;;")
+        lines.append(f"    {name}) flags='{bash_words(of)} --help' ;;")
     lines += [
         "  esac",
         "  case $word in",
@@ -61,20 +87,47 @@ def quoted(text):
     return text.replace("'", "").replace("[", "(").replace("]", ")").replace(":", "\\:")
 
 
+def zsh_arguments(flags, values):
+    arguments = []
+    for flag in flags:
+        value = (f":value:({' '.join(values[flag.name])})" if flag.name in values else
+                 ":path:_files" if flag.name in PATHS else ":value: ")
+        arguments.append(f"'--{flag.name}{'' if flag.is_bool else '='}[{quoted(flag.meaning)}]"
+                         f"{'' if flag.is_bool else value}'")
+    return " ".join(arguments)
+
+
 def zsh(ckpt):
     summaries = program_help.subcommands(program_help.of(ckpt, "ckpt").text)
+    values = choices(ckpt)
     lines = ["#compdef ckpt", "# zsh completion of ckpt, made from ckpt --help", "_ckpt() {",
              "  local -a subcommands=("]
     lines += [f"    '{name}:{quoted(summary)}'" for name, summary in summaries.items()]
-    lines += ["  )", "  if (( CURRENT == 2 )); then", "    _describe subcommand subcommands", "    return", "  fi",
-              "  case $words[2] in"]
+    lines += ["    'help:what there is, and the flags of a subcommand'", "    'version:the release'"]
+    lines += ["  )", "  if (( CURRENT == 2 )) || [[ $words[2] == help ]]; then",
+              "    _describe subcommand subcommands", "    return", "  fi", "  case $words[2] in"]
     for name, flags in flags_of(ckpt).items():
-        arguments = []
-        for flag in flags:
-            values = (f":value:({' '.join(VALUES[flag.name])})" if flag.name in VALUES else
-                      ":value: " if flag.name in PLAIN else ":value:_files")
-            arguments.append(f"'--{flag.name}{'' if flag.is_bool else '='}[{quoted(flag.meaning)}]"
-                             f"{'' if flag.is_bool else values}'")
-        lines.append(f"    {name}) _arguments {' '.join(arguments)} '*:path:_files' ;;")
+        lines.append(f"    {name}) _arguments {zsh_arguments(flags, values)} '*:path:_files' ;;")
     lines += ["  esac", "}", "_ckpt \"$@\""]
     return "\n".join(lines) + "\n"
+
+
+def launch_bash(launch):
+    """Of fsdp-launch: its flags, and after -- a command as at the prompt."""
+    flags = program_help.of(launch, "fsdp-launch").flags
+    lines = ["# bash completion of fsdp-launch, made from its --help", "_fsdp_launch() {",
+             "  local word=${COMP_WORDS[COMP_CWORD]} i", "  COMPREPLY=()",
+             "  for ((i = 1; i < COMP_CWORD; ++i)); do", "    [ \"${COMP_WORDS[i]}\" = -- ] || continue",
+             "    if [ \"$((i + 1))\" = \"$COMP_CWORD\" ]; then",
+             "      mapfile -t COMPREPLY < <(compgen -c -- \"$word\")", "    else",
+             "      mapfile -t COMPREPLY < <(compgen -f -- \"$word\"); compopt -o filenames", "    fi", "    return",
+             "  done",
+             f"  [[ $word != -* ]] || mapfile -t COMPREPLY < <(compgen -W '{bash_words(flags)} --help --' -- \"$word\")",
+             "  [[ ${COMPREPLY[*]} != *= ]] || compopt -o nospace", "}", "complete -F _fsdp_launch fsdp-launch"]
+    return "\n".join(lines) + "\n"
+
+
+def launch_zsh(launch):
+    flags = program_help.of(launch, "fsdp-launch").flags
+    return "\n".join(["#compdef fsdp-launch", "# zsh completion of fsdp-launch, made from its --help",
+                      f"_arguments {zsh_arguments(flags, {})} '(-):program:_command_names -e' '*::arguments:_normal'", ""])

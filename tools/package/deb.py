@@ -20,6 +20,7 @@ import tempfile
 import completions
 import man_pages
 import module_version
+import program_help
 
 NAME = "fsdp-tools"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
@@ -56,11 +57,16 @@ def fill(root, arguments, version):
     for source, name in ((arguments.ckpt, "ckpt"), (arguments.launch, "fsdp-launch")):
         with open(source, "rb") as file:
             write(root, f"usr/bin/{name}", file.read(), 0o755)
-    pages = {**man_pages.ckpt_pages(arguments.ckpt, version), **man_pages.launch_page(arguments.launch, version)}
+    with program_help.called(arguments.launch, "fsdp-launch") as launch:
+        pages = {**man_pages.ckpt_pages(arguments.ckpt, version), **man_pages.launch_page(launch, version)}
+        shells = {"bash-completion/completions/ckpt": completions.bash(arguments.ckpt),
+                  "bash-completion/completions/fsdp-launch": completions.launch_bash(launch),
+                  "zsh/vendor-completions/_ckpt": completions.zsh(arguments.ckpt),
+                  "zsh/vendor-completions/_fsdp-launch": completions.launch_zsh(launch)}
     for name, text in pages.items():
         write(root, f"usr/share/man/man1/{name}.gz", gzip.compress(text.encode(), mtime=0))
-    write(root, "usr/share/bash-completion/completions/ckpt", completions.bash(arguments.ckpt).encode())
-    write(root, "usr/share/zsh/vendor-completions/_ckpt", completions.zsh(arguments.ckpt).encode())
+    for name, text in shells.items():
+        write(root, f"usr/share/{name}", text.encode())
     with open(arguments.license, "rb") as file:
         write(root, f"usr/share/doc/{NAME}/copyright", file.read())
     with open(arguments.changelog, "rb") as file:

@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Manual pages in roff's man macros, from the programs' help."""
 
-import re
-
 import program_help
 
 
@@ -52,9 +50,6 @@ def ckpt_pages(ckpt, version):
 
 
 def launch_page(launch, version):
-    """For launch, under a name that no other package has."""
-    help_text = program_help.of(launch, "launch")
-    help_text.text = re.sub(r"\blaunch stops", "fsdp-launch stops", help_text.text)
-    help_text.name = "fsdp-launch"
-    help_text.synopsis = [form.replace("launch ", "fsdp-launch ", 1) for form in help_text.synopsis]
+    """For launch, which is fsdp-launch here, a name that no other package has."""
+    help_text = program_help.of(launch, "fsdp-launch")
     return {"fsdp-launch.1": page(help_text, version, "start a program as the ranks of a job", literal=True)}

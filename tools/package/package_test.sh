@@ -55,22 +55,45 @@ else
   skip "warnings of manual pages: there is no groff"
 fi
 
+# Every page has the sections that people look for.
+for page in ckpt ckpt-convert ckpt-push fsdp-launch; do
+  for section in SYNOPSIS "EXIT STATUS" ENVIRONMENT; do
+    zcat "$pages/$page.1.gz" | grep -qx ".SH $section" || fail "$page(1) has no section $section"
+  done
+  [ "$page" = ckpt ] || zcat "$pages/$page.1.gz" | grep -qx ".SH EXAMPLES" || fail "$page(1) has no examples"
+done
+zcat "$pages/fsdp-launch.1.gz" | grep -q "launch_static" && fail "fsdp-launch(1) calls the program launch_static"
+
 # completes WORDS...: bash's completions of the last word, one per line.
 completes() {
   bash --norc -c '
     compopt() { :; }
-    source "$1"
+    source "$1/$2"
     shift
     COMP_WORDS=("$@") COMP_CWORD=$(($# - 1))
-    _ckpt
-    printf "%s\n" "${COMPREPLY[@]}"' bash "$work/root/usr/share/bash-completion/completions/ckpt" "$@"
+    "_${1//-/_}"
+    printf "%s\n" "${COMPREPLY[@]}"' bash "$work/root/usr/share/bash-completion/completions" "$@"
 }
 [ "$(completes ckpt conv)" = convert ] || fail "ckpt conv is not completed to convert"
 [ "$(completes ckpt convert --max_sh)" = --max_shard_size= ] || fail "ckpt convert --max_sh is not completed"
 [ "$(completes ckpt convert --to = saf)" = safetensors ] || fail "ckpt convert --to=saf is not completed"
+[ "$(completes ckpt convert --to = meg)" = megatron ] || fail "ckpt convert --to=meg is not completed"
+[ "$(completes ckpt convert --state_dict_type = sh)" = sharded ] || fail "--state_dict_type=sh is not completed"
+[ "$(completes ckpt convert --dtype = bf)" = bfloat16 ] || fail "ckpt convert --dtype=bf is not completed"
+[ "$(completes ckpt convert --outtype = Q)" = Q8_0 ] || fail "ckpt convert --outtype=Q is not completed"
+[ "$(completes ckpt convert --world_size = "")" = "" ] || fail "files are offered for --world_size"
+[ "$(completes ckpt help ver)" = verify ] || fail "ckpt help ver is not completed"
 [ "$(completes ckpt verify --max_sh)" = "" ] || fail "ckpt verify is offered a flag that it has not"
+[ "$(completes fsdp-launch --nno)" = --nnodes= ] || fail "fsdp-launch --nno is not completed"
+completes fsdp-launch -- bas | grep -qx bash || fail "fsdp-launch -- bas is not completed"
 if command -v zsh >/dev/null; then
-  zsh -n "$work/root/usr/share/zsh/vendor-completions/_ckpt" || fail "zsh does not read its completion"
+  for name in ckpt fsdp-launch; do
+    zsh -n "$work/root/usr/share/zsh/vendor-completions/_$name" || fail "zsh does not read the completion of $name"
+  done
+  grep -q -- "--to=.*:value:(.*safetensors.*megatron.*)'" "$work/root/usr/share/zsh/vendor-completions/_ckpt" ||
+    fail "zsh does not know the values of --to"
+  grep -q -- "--world_size=.*:value: '" "$work/root/usr/share/zsh/vendor-completions/_ckpt" ||
+    fail "zsh offers files for --world_size"
 else
   skip "completion of zsh: there is no zsh"
 fi

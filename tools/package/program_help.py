@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """A program's --help, for pages and completions made from it: flags are described only in the program."""
 
+import contextlib
 import dataclasses
 import os
 import re
 import subprocess
+import tempfile
 
 
 @dataclasses.dataclass
@@ -69,6 +71,15 @@ def parse(name, output):
 
 def of(program, name, arguments=()):
     return parse(name, run([program, *arguments, "--help"]))
+
+
+@contextlib.contextmanager
+def called(program, name):
+    """The program under another name, by which it then calls itself."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = os.path.join(directory, name)
+        os.symlink(os.path.abspath(program), path)
+        yield path
 
 
 def subcommands(text):
