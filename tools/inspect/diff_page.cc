@@ -142,21 +142,20 @@ struct LayerChange {
   bool has_states = false;
 };
 
-// Change on a logarithmic axis: two fine-tunes differ by powers of ten from layer to layer.
-std::string LayersSection(const std::vector<Compared>& all) {
-  std::vector<std::string> names;
-  for (const Compared& compared : all) {
-    if (compared.has_layer()) names.push_back(LayerOf(compared.key.fqn));
-  }
-  const LayerIndex index(names);
-  const std::vector<std::string> rows = index.Rows();
-  std::vector<LayerChange> changes(rows.size());
+// By row of `index`, which has the layers of `all`.
+std::vector<LayerChange> ChangesOf(const std::vector<Compared>& all, const LayerIndex& index, size_t rows) {
+  std::vector<LayerChange> changes(rows);
   for (const Compared& compared : all) {
     if (!compared.has_layer() || (!compared.is_model() && compared.is_scalar())) continue;
     LayerChange& change = changes[index.RowOf(compared.key.fqn)];
     (compared.is_model() ? change.weights : change.states).Add(compared.tensor->values);
     change.has_states = change.has_states || !compared.is_model();
   }
+  return changes;
+}
+
+// The powers of ten around all changes; nullopt if nothing changed.
+std::optional<std::pair<int, int>> AxisOf(const std::vector<LayerChange>& changes) {
   double low = std::numeric_limits<double>::infinity();
   double high = 0;
   for (const LayerChange& change : changes) {
@@ -167,9 +166,23 @@ std::string LayersSection(const std::vector<Compared>& all) {
       high = std::max(high, relative);
     }
   }
-  if (!(high > 0)) return "";
+  if (!(high > 0)) return std::nullopt;
   const int last = static_cast<int>(std::ceil(std::log10(high)));
-  const int first = std::clamp(static_cast<int>(std::floor(std::log10(low))), last - 12, last - 1);
+  // Narrow enough for labels.
+  return std::pair(std::clamp(static_cast<int>(std::floor(std::log10(low))), last - 12, last - 1), last);
+}
+
+// Change on a logarithmic axis: two fine-tunes differ by powers of ten from layer to layer.
+std::string LayersSection(const std::vector<Compared>& all) {
+  std::vector<std::string> names;
+  for (const Compared& compared : all) {
+    if (compared.has_layer()) names.push_back(LayerOf(compared.key.fqn));
+  }
+  const LayerIndex index(names);
+  const std::vector<std::string> rows = index.Rows();
+  const std::vector<LayerChange> changes = ChangesOf(all, index, rows.size());
+  const auto axis = AxisOf(changes);
+  if (!axis) return "";
   std::string html = absl::StrCat(
       Opening("Change of each layer", "The norm of the difference, over the norm in A; the number is of the weights."),
       "<div class=\"legend\">", LegendEntry("model", "weights"), LegendEntry("optim", "optimizer's states"), "</div>");
@@ -181,10 +194,10 @@ std::string LayersSection(const std::vector<Compared>& all) {
       dots.push_back({states.value_or(0), "optim", absl::StrCat("optimizer's states: ", Short(states))});
     }
     const bool is_equal = changes[i].weights.changed == 0;
-    absl::StrAppend(&html,
-                    ChartRow(rows[i], DotsSvg(dots, first, last, kDotsHeight), is_equal ? "equal" : Short(weights)));
+    absl::StrAppend(&html, ChartRow(rows[i], DotsSvg(dots, axis->first, axis->second, kDotsHeight),
+                                    is_equal ? "equal" : Short(weights)));
   }
-  return absl::StrCat(html, ChartAxisRow(DotsAxisSvg(first, last)), "</section>\n");
+  return absl::StrCat(html, ChartAxisRow(DotsAxisSvg(axis->first, axis->second)), "</section>\n");
 }
 
 std::vector<TableColumn> DiffColumns() {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RunHistory: what happened to each layer of a model from one checkpoint of a run to the next: norms, changes, and
-// values that are not finite. It answers "where did it go wrong" from the checkpoints alone.
+// values that are not finite. It answers "where did it go wrong" without the logs of the run.
 //
-// A change needs two steps at once, and all of them would not fit into memory, nor their files into a process. So a
-// group of steps is open at a time, and each of its tensors is read piece by piece, a piece from all steps in turn:
+// A change needs two steps at the same time, and all of them would not fit into memory, nor their files into a process.
+// So a group of steps is open at a time, and each of its tensors is read piece by piece, a piece from all steps in
+// turn:
 //
 //   steps      1  2  3  4  5  6  7          piece 0: read 1, read 2 (change 1-2), read 3 (change 2-3), ...
 //   group 1   [1  2  3  4]                  piece 1: the same, in another thread

@@ -115,7 +115,7 @@ TEST_F(RunHistoryTest, ValuesThatAreNotFiniteAreCountedInModelAndOptimizer) {
   EXPECT_EQ(layer.change(), 0);
 }
 
-// A group of few steps at a time must give the same as all at once.
+// A group of few steps at a time must give the same as all together.
 TEST_F(RunHistoryTest, GroupsOfStepsAreJoined) {
   for (int step = 1; step <= 40; ++step) Save(step, {{"w", {static_cast<float>(step), 0}}});
   const RunHistory all = Read();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Rows of a chart: a name, a drawing and a number, and bars of several parts to draw in them, as inline SVG. Colours are
-// classes of page_style.h. Names and titles are escaped here; classes are not, and come from constants. All functions
-// are pure.
+// Rows of a chart: a name, a drawing and a number, and bars of several parts to draw in them, as inline SVG. Colours
+// are classes of page_style.h. Names and titles are escaped here; classes are not, and come from constants. All
+// functions are pure.
 #ifndef FSDP_TOOLS_PAGE_BAR_CHART_H_
 #define FSDP_TOOLS_PAGE_BAR_CHART_H_
 
