@@ -117,6 +117,18 @@ def system_repositories(without = []):
     _unless(
         without,
         system_library,
+        "curl",
+        headers = ["openssl"],
+        targets = {"curl": [
+            "curl",
+            "ssl",
+            "crypto",
+        ]},
+        debian_package = "libcurl4-openssl-dev libssl-dev",
+    )
+    _unless(
+        without,
+        system_library,
         "highway",
         headers = ["hwy"],
         targets = {"hwy": ["hwy"]},

@@ -45,7 +45,7 @@ def missing(ctx, what):
          (what, ctx.attr.debian_package))
 
 def _system_library_impl(ctx):
-    lines = ['load("@rules_cc//cc:defs.bzl", "cc_library")', "", 'package(default_visibility = ["//visibility:public"])']
+    lines = ['load("@rules_cc//cc:defs.bzl", "cc_library")', "", 'package(default_visibility = ["//visibility:public"])', 'exports_files(glob(["lib/**"]))']
     for header in ctx.attr.headers:
         path = _find_header(ctx, header)
         if not path:

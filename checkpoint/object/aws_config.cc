@@ -175,6 +175,8 @@ absl::StatusOr<AwsConfig> LoadAwsConfig(const EnvironmentReader& environment) {
   std::string endpoint = Variable(environment, {"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"});
   if (endpoint.empty()) endpoint = Setting(profile, "endpoint_url");
   FSDP_ASSIGN_OR_RETURN(config.endpoint, CheckEndpoint(endpoint));
+  config.ca_bundle = Variable(environment, {"AWS_CA_BUNDLE"});
+  if (config.ca_bundle.empty()) config.ca_bundle = Setting(profile, "ca_bundle");
   return config;
 }
 

@@ -33,6 +33,9 @@ struct AwsConfig {
   AwsCredentials credentials;
   std::string region;
   std::string endpoint;  // "http://127.0.0.1:9000", without a trailing slash; empty: Amazon's
+
+  // A file of certificates that https servers are checked against; empty: the system's.
+  std::string ca_bundle;
 };
 
 // The value of a variable; nothing if it is not set.

@@ -56,6 +56,7 @@ s3 =
 [profile work]
 region=us-west-2
 endpoint_url = https://minio.example.org:9000/
+ca_bundle = /etc/work.pem
 )";
 
 TEST_F(AwsConfigTest, TheEnvironmentWinsOverTheFiles) {
@@ -76,6 +77,10 @@ TEST_F(AwsConfigTest, TheEnvironmentWinsOverTheFiles) {
   ASSERT_OK_AND_ASSIGN(config, Load());
   EXPECT_EQ(config.region, "ap-south-2");
   EXPECT_EQ(config.endpoint, "http://127.0.0.1:9001");
+  EXPECT_EQ(config.ca_bundle, "");
+  variables_["AWS_CA_BUNDLE"] = "/etc/own.pem";
+  ASSERT_OK_AND_ASSIGN(config, Load());
+  EXPECT_EQ(config.ca_bundle, "/etc/own.pem");
 }
 
 TEST_F(AwsConfigTest, TheDefaultProfileIsRead) {
@@ -100,6 +105,7 @@ TEST_F(AwsConfigTest, ANamedProfileIsReadFromTheFilesThatTheEnvironmentNames) {
   EXPECT_EQ(config.credentials.session_token, "token==");
   EXPECT_EQ(config.region, "us-west-2");
   EXPECT_EQ(config.endpoint, "https://minio.example.org:9000");
+  EXPECT_EQ(config.ca_bundle, "/etc/work.pem");
 }
 
 TEST_F(AwsConfigTest, WithoutAnythingTheErrorSaysWhereItLooked) {

@@ -21,12 +21,14 @@ namespace fsdp {
 namespace curl {
 inline constexpr int kAwsSigV4 = 10305;  // 7.75.0
 inline constexpr int kBufferSize = 98;
+inline constexpr int kCaInfo = 10065;
 inline constexpr int kConnectTimeoutMs = 156;
 inline constexpr int kCustomRequest = 10036;
 inline constexpr int kErrorBuffer = 10010;
 inline constexpr int kHeaderData = 10029;
 inline constexpr int kHeaderFunction = 20079;
 inline constexpr int kHttpHeader = 10023;
+inline constexpr int kHttpVersion = 84;
 inline constexpr int kInFileSizeLarge = 30115;
 inline constexpr int kLowSpeedLimit = 19;
 inline constexpr int kLowSpeedTime = 20;
@@ -51,6 +53,7 @@ inline constexpr int kUserName = 10173;
 inline constexpr int kWriteData = 10001;
 inline constexpr int kWriteFunction = 20011;
 
+inline constexpr int kHttpVersion11 = 2;
 inline constexpr int kProtocolsHttpAndHttps = 3;
 inline constexpr int kGlobalDefault = 3;
 inline constexpr int kErrorBufferBytes = 256;

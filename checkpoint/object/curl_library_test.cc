@@ -15,12 +15,14 @@ TEST(CurlLibraryTest, TheNumbersAreThoseOfTheInstalledHeader) {
 #ifdef LIBCURL_VERSION_NUM
   EXPECT_EQ(curl::kAwsSigV4, CURLOPT_AWS_SIGV4);
   EXPECT_EQ(curl::kBufferSize, CURLOPT_BUFFERSIZE);
+  EXPECT_EQ(curl::kCaInfo, CURLOPT_CAINFO);
   EXPECT_EQ(curl::kConnectTimeoutMs, CURLOPT_CONNECTTIMEOUT_MS);
   EXPECT_EQ(curl::kCustomRequest, CURLOPT_CUSTOMREQUEST);
   EXPECT_EQ(curl::kErrorBuffer, CURLOPT_ERRORBUFFER);
   EXPECT_EQ(curl::kHeaderData, CURLOPT_HEADERDATA);
   EXPECT_EQ(curl::kHeaderFunction, CURLOPT_HEADERFUNCTION);
   EXPECT_EQ(curl::kHttpHeader, CURLOPT_HTTPHEADER);
+  EXPECT_EQ(curl::kHttpVersion, CURLOPT_HTTP_VERSION);
   EXPECT_EQ(curl::kInFileSizeLarge, CURLOPT_INFILESIZE_LARGE);
   EXPECT_EQ(curl::kLowSpeedLimit, CURLOPT_LOW_SPEED_LIMIT);
   EXPECT_EQ(curl::kLowSpeedTime, CURLOPT_LOW_SPEED_TIME);
@@ -44,6 +46,7 @@ TEST(CurlLibraryTest, TheNumbersAreThoseOfTheInstalledHeader) {
   EXPECT_EQ(curl::kUserName, CURLOPT_USERNAME);
   EXPECT_EQ(curl::kWriteData, CURLOPT_WRITEDATA);
   EXPECT_EQ(curl::kWriteFunction, CURLOPT_WRITEFUNCTION);
+  EXPECT_EQ(curl::kHttpVersion11, CURL_HTTP_VERSION_1_1);
   EXPECT_EQ(curl::kProtocolsHttpAndHttps, CURLPROTO_HTTP | CURLPROTO_HTTPS);
   EXPECT_EQ(curl::kGlobalDefault, CURL_GLOBAL_DEFAULT);
   EXPECT_EQ(curl::kErrorBufferBytes, CURL_ERROR_SIZE);

@@ -108,7 +108,8 @@ absl::StatusOr<std::unique_ptr<FakeS3Server>> FakeS3Server::Start(FakeObjectStor
   // A secret with '/' and '+', and a token with '=', so that wrong escaping shows.
   server->config_ = {.credentials = {"AKIDEXAMPLE", "wJalrXUtnFEMI/K7MDENG+bPxRfiCYEXAMPLEKEY", "session/token=="},
                      .region = "eu-central-1",
-                     .endpoint = absl::StrCat("http://127.0.0.1:", ntohs(address.sin_port))};
+                     .endpoint = absl::StrCat("http://127.0.0.1:", ntohs(address.sin_port)),
+                     .ca_bundle = {}};
   server->accepting_ = std::thread([server = server.get()] { server->Accept(); });
   return server;
 }

@@ -134,6 +134,9 @@ void HttpClient::SetOptions(Exchange& exchange) const {
   // Without it curl would remove "." and ".." from keys, after which the signature is wrong.
   set(handle, curl::kPathAsIs, 1L);
   set(handle, curl::kProtocols, static_cast<long>(curl::kProtocolsHttpAndHttps));  // NOLINT(runtime/int)
+  // S3 speaks HTTP/1.1, and a static program's libcurl has no HTTP/2.
+  set(handle, curl::kHttpVersion, static_cast<long>(curl::kHttpVersion11));  // NOLINT(runtime/int)
+  if (!config_.ca_bundle.empty()) set(handle, curl::kCaInfo, config_.ca_bundle.c_str());
   // Signals for timeouts of name resolution would reach other threads of the program.
   set(handle, curl::kNoSignal, 1L);
   set(handle, curl::kErrorBuffer, exchange.error);

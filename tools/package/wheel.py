@@ -35,8 +35,8 @@ OF_THE_SYSTEM = (
 )
 
 # Debian's packages whose code is in the library or in ckpt, or whose libraries are in the wheel.
-LICENSED = ("libabsl-dev", "libaec-dev", "libc6", "libhdf5-dev", "libhwy-dev", "libisal-dev", "libstdc++6",
-            "liburing-dev", "libxxhash-dev", "libzstd-dev", "nlohmann-json3-dev", "zlib1g-dev")  # fmt: skip
+LICENSED = ("libabsl-dev", "libaec-dev", "libc6", "libcurl4", "libhdf5-dev", "libhwy-dev", "libisal-dev", "libssl3",
+            "libstdc++6", "liburing-dev", "libxxhash-dev", "libzstd-dev", "nlohmann-json3-dev", "zlib1g-dev")  # fmt: skip
 
 NAME = "fsdp_checkpoint"
 METADATA = """\

@@ -21,8 +21,8 @@ skip() {
 
 cache=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/fsdp-aarch64
 # libhwy and libisal have no archive and are not linked (bazel/link.bzl); the build looks for their shared libraries.
-packages=(libabsl-dev libaec-dev libhdf5-dev libhwy-dev libisal-dev liburing-dev libucx-dev libxxhash-dev
-  libzstd-dev nlohmann-json3-dev zlib1g-dev)
+packages=(libabsl-dev libaec-dev libcurl4-openssl-dev libhdf5-dev libhwy-dev libisal-dev libssl-dev liburing-dev
+  libucx-dev libxxhash-dev libzstd-dev nlohmann-json3-dev zlib1g-dev)
 
 command -v aarch64-linux-gnu-g++ >/dev/null || skip "there is no g++-aarch64-linux-gnu"
 if [ ! -e "$cache/root/complete" ]; then

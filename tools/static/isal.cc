@@ -95,10 +95,23 @@ int EncodeVectors(const Row&, int) { return 0; }
 
 #endif
 
+// ISA-L's gf_mul, which is not called from outside, and whose name OpenSSL has for another function.
+unsigned char Product(unsigned char a, unsigned char b) {
+  int product = 0;
+  // A product of polynomials of degree 7 has degree 14; the second loop reduces it.
+  for (int bit = 0; bit < 8; ++bit) {
+    if ((b >> bit & 1) != 0) product ^= a << bit;
+  }
+  for (int bit = 14; bit >= 8; --bit) {
+    if ((product >> bit & 1) != 0) product ^= kPolynomial << (bit - 8);
+  }
+  return static_cast<unsigned char>(product);
+}
+
 unsigned char Inverse(unsigned char a) {
   // a^254: every element but 0 has order 255.
   unsigned char product = 1;
-  for (int i = 0; i < 254; ++i) product = gf_mul(product, a);
+  for (int i = 0; i < 254; ++i) product = Product(product, a);
   return product;
 }
 
@@ -126,18 +139,6 @@ constexpr Crc32cTables kCrc32cTables = MakeCrc32cTables();
 
 extern "C" {
 
-unsigned char gf_mul(unsigned char a, unsigned char b) {
-  int product = 0;
-  // A product of polynomials of degree 7 has degree 14; the second loop reduces it.
-  for (int bit = 0; bit < 8; ++bit) {
-    if ((b >> bit & 1) != 0) product ^= a << bit;
-  }
-  for (int bit = 14; bit >= 8; --bit) {
-    if ((product >> bit & 1) != 0) product ^= kPolynomial << (bit - 8);
-  }
-  return static_cast<unsigned char>(product);
-}
-
 void gf_gen_cauchy1_matrix(unsigned char* a, int m, int k) {
   // The identity on top keeps the sources as they are; the rows below are 1 / (i xor j). Any k of all rows are
   // independent.
@@ -163,14 +164,14 @@ int gf_invert_matrix(unsigned char* in, unsigned char* out, const int n) {
     }
     const unsigned char scale = Inverse(in[i * n + i]);
     for (int k = 0; k < n; ++k) {
-      in[i * n + k] = gf_mul(in[i * n + k], scale);
-      out[i * n + k] = gf_mul(out[i * n + k], scale);
+      in[i * n + k] = Product(in[i * n + k], scale);
+      out[i * n + k] = Product(out[i * n + k], scale);
     }
     for (int j = 0; j < n; ++j) {
       const unsigned char factor = in[j * n + i];
       for (int k = 0; j != i && k < n; ++k) {
-        in[j * n + k] ^= gf_mul(factor, in[i * n + k]);
-        out[j * n + k] ^= gf_mul(factor, out[i * n + k]);
+        in[j * n + k] ^= Product(factor, in[i * n + k]);
+        out[j * n + k] ^= Product(factor, out[i * n + k]);
       }
     }
   }
@@ -180,8 +181,8 @@ int gf_invert_matrix(unsigned char* in, unsigned char* out, const int n) {
 void ec_init_tables(int k, int rows, unsigned char* a, unsigned char* gftbls) {
   for (int i = 0; i < k * rows; ++i) {
     for (int bits = 0; bits < 16; ++bits) {
-      gftbls[i * kTableBytes + bits] = gf_mul(a[i], static_cast<unsigned char>(bits));
-      gftbls[i * kTableBytes + 16 + bits] = gf_mul(a[i], static_cast<unsigned char>(bits << 4));
+      gftbls[i * kTableBytes + bits] = Product(a[i], static_cast<unsigned char>(bits));
+      gftbls[i * kTableBytes + 16 + bits] = Product(a[i], static_cast<unsigned char>(bits << 4));
     }
   }
 }

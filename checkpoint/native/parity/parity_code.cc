@@ -70,19 +70,21 @@ absl::StatusOr<ParityCode::Decoder> ParityCode::NewDecoder(const std::vector<int
   }
   std::vector<uint8_t> inverse(rows.size());
   Check(gf_invert_matrix(rows.data(), inverse.data(), data_) == 0, "a Cauchy matrix has an inverse");
-  std::vector<uint8_t> wanted(lost.size() * data_);
-  for (size_t i = 0; i < lost.size(); ++i) {
-    for (int column = 0; column < data_; ++column) {
-      uint8_t sum = 0;
-      // Addition in GF(2^8) is XOR, so a sum of products needs no reduction.
-      for (int k = 0; k < data_; ++k) sum ^= gf_mul(matrix_[lost[i] * data_ + k], inverse[k * data_ + column]);
-      wanted[i * data_ + column] = sum;
-    }
-  }
   decoder.tables_.resize(kTableBytes * data_ * lost.size());
-  if (!lost.empty()) {
-    ec_init_tables(data_, static_cast<int>(lost.size()), wanted.data(), decoder.tables_.data());
+  if (lost.empty()) return decoder;
+  // The product of the lost runs' rows and the inverse: coding the rows of the inverse as data. (ISA-L's gf_mul is also
+  // the name of a function of OpenSSL, which a static program has.)
+  const auto count = static_cast<int>(lost.size());
+  std::vector<uint8_t> coefficients, wanted(lost.size() * data_);
+  for (const int run : lost) {
+    coefficients.insert(coefficients.end(), matrix_.begin() + run * data_, matrix_.begin() + (run + 1) * data_);
   }
+  std::vector<uint8_t*> from, to;
+  for (int k = 0; k < data_; ++k) from.push_back(inverse.data() + k * data_);
+  for (int i = 0; i < count; ++i) to.push_back(wanted.data() + i * data_);
+  ec_init_tables(data_, count, coefficients.data(), decoder.tables_.data());
+  ec_encode_data(data_, data_, count, decoder.tables_.data(), from.data(), to.data());
+  ec_init_tables(data_, count, wanted.data(), decoder.tables_.data());
   return decoder;
 }
 
