@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/foreign/zip/file_slice.h"
 
-#include <cstring>
-
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 
@@ -20,9 +18,7 @@ absl::Status FileSlice::Read(int64_t offset, absl::Span<std::byte> out) const {
     return absl::DataLossError(
         absl::StrCat(length, " bytes from byte ", offset, " on are wanted, but there are ", nbytes, ": truncated"));
   }
-  if (held.empty()) return file->Read(begin + offset, out);
-  std::memcpy(out.data(), held.data() + offset, out.size());
-  return absl::OkStatus();
+  return file->Read(begin + offset, out);
 }
 
 absl::StatusOr<std::string> FileSlice::ReadText(int64_t offset, int64_t length) const {

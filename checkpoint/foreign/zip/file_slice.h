@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <string>
-#include <string_view>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
@@ -20,8 +19,6 @@ struct FileSlice {
   const File* file = nullptr;
   int64_t begin = 0;
   int64_t nbytes = 0;
-  // All of its bytes, or nothing: a reader of many small archives reads each in one piece. They must outlive the slice.
-  std::string_view held = {};
 
   // All of `file`, whose size is queried once; errors as File::Size.
   static absl::StatusOr<FileSlice> Whole(const File& file);

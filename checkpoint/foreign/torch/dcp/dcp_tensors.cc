@@ -32,7 +32,6 @@ namespace {
 
 constexpr int64_t kMaxMetadataBytes = int64_t{1} << 30;
 constexpr size_t kManyChunks = 10'000;
-constexpr int64_t kSmallArchiveBytes = 1 << 16;
 
 // The first of [begin, end) for which `is_after` is true; it is true for all after that one.
 template <typename Predicate>
@@ -189,12 +188,7 @@ absl::StatusOr<TorchArchive> DcpTensors::ReadArchive(const File& file, const Dcp
     return absl::DataLossError(absl::StrCat("bytes ", slice.offset, " to ", slice.end(),
                                             " are wanted, but the file has ", nbytes, ": it is truncated"));
   }
-  FileSlice archive = {&file, slice.offset, slice.nbytes};
-  if (slice.nbytes > kSmallArchiveBytes) return ReadTorchArchive(archive, options_);
-  // Otherwise each header would be a read: a dozen for each tensor of a directory with many.
-  FSDP_ASSIGN_OR_RETURN(const std::string bytes, archive.ReadText(0, slice.nbytes));
-  archive.held = bytes;
-  return ReadTorchArchive(archive, options_);
+  return ReadTorchArchive({&file, slice.offset, slice.nbytes}, options_);
 }
 
 std::string DcpTensors::Describe(const DcpSlice& slice) const {
