@@ -34,8 +34,9 @@ def values_in_memory(fqn: str, tensor: Any, dtype: str, sizes: Sequence[int]) ->
     if dtype_name(fqn, plain.dtype) != dtype or tuple(plain.shape) != tuple(sizes):
         raise ValueError(
             f"{fqn}: the planner gave {dtype_name(fqn, plain.dtype)} of {list(plain.shape)}, "
-            f"and its plan says {dtype} of {list(sizes)}; resolve_data must not change them, and torch plans other rows than "
-            "ranks have if FSDP2 and tensor parallelism divide a dimension unevenly, such as 9 rows on 4 x 2 ranks: pad it"
+            f"and its plan says {dtype} of {list(sizes)}; resolve_data must not change them, and torch plans other rows "
+            "than ranks have if FSDP2 and tensor parallelism divide a dimension unevenly, such as 9 rows on 4 x 2 ranks: "
+            "pad it"
         )
     # contiguous() conjugates and negates a tensor that it copies, and not one that it returns as it is.
     values = plain.to("cpu").contiguous().resolve_conj().resolve_neg()
