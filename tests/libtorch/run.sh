@@ -18,9 +18,10 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 
 # The release that made testdata/.
 torch=torch==2.15.0
-# PyPI's libtorch_cpu is linked with two small libraries of CUDA, which it needs without a GPU too. It does not load the
-# wheel's other requirements, 3 GB of libraries for GPUs.
-cuda='cuda-toolkit[cudart,cupti]==13.2.2'
+# PyPI's libtorch_cpu is linked with small libraries of CUDA, which it needs without a GPU too. It does not load the
+# wheel's other requirements, 3 GB of libraries for GPUs. `import torch` does, and finds all but cufile in an installed
+# CUDA Toolkit.
+cuda='cuda-toolkit[cudart,cufile,cupti]==13.2.2'
 seconds=300 # that the wheel may take
 
 dir=${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}/fsdp-libtorch
@@ -69,13 +70,17 @@ install() {
     skip "python3 -m venv $dir: $(grep -v '^$' "$log" | head -n 1) (Debian: python3-venv)"
   pip --no-deps "$torch" || skip "pip: $(last_line)"
   [ "$(uname -m)" != x86_64 ] || pip "$cuda" || skip "pip: $(last_line)"
-  touch "$dir/complete"
+  echo "$cuda" >"$dir/complete"
 }
+
+# complete: adds what an earlier release of this script did not install; that is enough for C++.
+complete() { [ "$(uname -m)" != x86_64 ] || grep -qxF "$cuda" "$dir/complete" || { pip "$cuda" && echo "$cuda" >"$dir/complete"; }; }
 
 if [ -z "${TORCH_PATH:-}" ]; then
   log=$(mktemp) || exit 2
   trap 'rm -f "$log"' EXIT
   TORCH_PATH=$(installed) || { install && TORCH_PATH=$(installed); } || exit 2
+  complete
 fi
 if [ -n "$path_only" ]; then
   echo "$TORCH_PATH"

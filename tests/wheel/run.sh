@@ -7,10 +7,10 @@
 #
 #   --dir=DIR            the virtual environment; default: fsdp-wheel in the user's cache
 #   --site_packages=DIR  take torch and numpy from there, and install neither; without it the torch that
-#                        tests/libtorch/run.sh has put into the user's cache is taken, if it loads
+#                        tests/libtorch/run.sh has put into the user's cache is taken, if it is there
 #   --benchmark          instead, compare Writer and Reader with PyTorch's FileSystemWriter and FileSystemReader
 #
-# Writes only to DIR, up to 6 GB. The exit status is the tests'; 77 if there is no PyTorch and none can be installed,
+# Writes only to DIR, up to 2 GB. The exit status is the tests'; 77 if there is no PyTorch and none can be installed,
 # because there is no network, or no python3 with venv: a line has the reason.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
@@ -55,10 +55,8 @@ else
   if ! "$dir/bin/python" -c 'import numpy, torch' 2>/dev/null; then
     pip numpy filelock fsspec jinja2 networkx sympy typing_extensions setuptools || skip "$(grep . "$log" | tail -n 1)"
   fi
-  # A PyTorch without all of CUDA's libraries, which is enough for C++ on CPUs, does not load in Python.
-  if ! "$dir/bin/python" -c 'import torch.distributed.checkpoint' 2>/dev/null; then
-    rm -f "$dir"/lib/python3*/site-packages/torch_elsewhere.pth
-    pip torch==2.15.0 || skip "$(grep . "$log" | tail -n 1)"
+  if ! "$dir/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
+    pip --no-deps torch==2.15.0 && pip 'cuda-toolkit[cudart,cufile,cupti]==13.2.2' || skip "$(grep . "$log" | tail -n 1)"
   fi
 fi
 "$dir/bin/python" -c 'import numpy, torch, torch.distributed.checkpoint' 2>"$log" || skip "$(tail -n 1 "$log")"
