@@ -13,7 +13,7 @@
 namespace fsdp {
 namespace {
 
-// The common box; false if there is none.
+// The common box; false if it is empty.
 bool Overlap(const Box& a, const Box& b, Box* common) {
   common->start.clear();
   common->count.clear();

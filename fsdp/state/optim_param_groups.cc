@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kOptimizer[] = "optimizer";
 
-// The name of the optimizer whose group it is; empty if it has none.
+// The name of the optimizer whose group it is; empty without one.
 std::string OptimizerOf(const Json& group) {
   const auto name = group.find(kOptimizer);
   if (name == group.end()) return "";
@@ -67,7 +67,7 @@ std::map<std::string, std::set<std::string>> ParamsByOptimizer(const Json& group
   return params;
 }
 
-// The name under which `saved` has parameters of `mine` and no others; nullopt if it has none of `mine`.
+// The name under which `saved` has parameters of `mine` and no others; nullopt if it has no parameter of `mine`.
 absl::StatusOr<std::optional<std::string>> FormerName(const std::map<std::string, std::set<std::string>>& saved,
                                                       const std::set<std::string>& mine) {
   std::optional<std::string> former;

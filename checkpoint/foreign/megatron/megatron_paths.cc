@@ -38,7 +38,7 @@ absl::StatusOr<bool> IsFile(const std::string& directory, const char* name) {
   return type != fs::file_type::not_found && type != fs::file_type::directory;
 }
 
-// The object in metadata.json; kDataLoss if it is none.
+// The object in metadata.json; kDataLoss if it is not one.
 absl::StatusOr<nlohmann::json> ReadMetadata(const std::string& directory) {
   const std::string path = JoinPath(directory, kMegatronMetadataName);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), path, kMaxTextBytes));

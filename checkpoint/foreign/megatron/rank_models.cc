@@ -32,7 +32,7 @@ std::set<std::string> NamesOf(const RankModel& model) {
   return names;
 }
 
-// The place and the value of the number in `name` after the first `stack`; nullopt if there is none.
+// The place and the value of the number in `name` after the first `stack`; nullopt without one.
 struct NumberInName {
   size_t begin = 0;
   size_t end = 0;
