@@ -15,6 +15,8 @@
 namespace fsdp {
 namespace {
 
+// The merged model as a source: every reader and writer works on it, and nothing is stored in between. A change is
+// applied to each interval as it is read.
 class MergedSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
   MergedSource(std::unique_ptr<TensorSource> base, std::unique_ptr<TensorSource> adapter, MergePlan plan)
@@ -51,6 +53,7 @@ class MergedSource final : public TensorSource, public TensorViews, public Cover
   }
 
   // Every file has a digest of its own format's kind: this one is of both.
+  // Ranks that compare what they read must notice another adapter.
   absl::StatusOr<std::string> Identity() const override {
     FSDP_ASSIGN_OR_RETURN(const std::string base, base_->Identity());
     FSDP_ASSIGN_OR_RETURN(const std::string adapter, adapter_->Identity());
