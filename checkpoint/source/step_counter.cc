@@ -31,6 +31,7 @@ constexpr char kTrainerState[] = "trainer_state.json";
 // A list of all that was logged is in the file too.
 constexpr int64_t kMaxTrainerStateBytes = int64_t{64} << 20;
 
+// Hugging Face's Trainer writes it beside the weights; "global_step" counts optimizer steps.
 // The trainer_state.json next to `path`; empty without one.
 fs::path TrainerStateOf(const fs::path& path) {
   std::error_code ignored;

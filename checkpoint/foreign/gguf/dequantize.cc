@@ -12,6 +12,9 @@
 namespace fsdp {
 namespace {
 
+// Every type has blocks of 32, 64 or 256 elements with scales of their own; the layouts are ggml-common.h's. The order
+// of float32 operations is gguf-py's (quants.py), so that the results are equal in every bit: a product is rounded
+// before a minimum is subtracted.
 const uint8_t* Bytes(const std::byte* blocks) { return reinterpret_cast<const uint8_t*>(blocks); }
 
 uint16_t U16(const uint8_t* at) { return static_cast<uint16_t>(at[0] | at[1] << 8); }
@@ -107,6 +110,7 @@ void DequantizeQ8_0(const std::byte* blocks, int64_t count, float* out) {
   }
 }
 
+// "K" types: a block of 256 has groups with small integer scales, which two float16 numbers scale again.
 void DequantizeQ2K(const std::byte* blocks, int64_t count, float* out) {
   const uint8_t* at = Bytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 84, out += 256) {
@@ -196,6 +200,7 @@ void DequantizeQ6K(const std::byte* blocks, int64_t count, float* out) {
   }
 }
 
+// The codes are indices of a table instead of numbers.
 void DequantizeIQ4NL(const std::byte* blocks, int64_t count, float* out) {
   const uint8_t* at = Bytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 18, out += 32) {
@@ -255,6 +260,7 @@ float HalfOfE8M0(uint8_t exponent) {
                                            : static_cast<uint32_t>(exponent - 1) << 23);
 }
 
+// The exponent is halved because gguf-py's table has doubled values.
 void DequantizeMXFP4(const std::byte* blocks, int64_t count, float* out) {
   const uint8_t* at = Bytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 17, out += 32) {

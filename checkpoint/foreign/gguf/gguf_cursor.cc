@@ -9,6 +9,7 @@
 
 namespace fsdp {
 
+// Every length from the file passes here before memory is taken for it.
 absl::Status GgufCursor::CheckIsThere(uint64_t nbytes) const {
   if (nbytes > static_cast<uint64_t>(remaining())) {
     return absl::DataLossError(absl::StrCat("it states ", nbytes, " more bytes at byte ", position_,
