@@ -75,6 +75,8 @@ std::string PrefixText(const std::string& prefix) {
   return prefix.empty() ? "no prefix" : absl::StrCat("the prefix ", Quote(prefix));
 }
 
+// One pass over the tensors counts kinds of difference; a tensor counts in one kind, the first that explains it:
+// another shape, then another dtype whose values are the same but for rounding, then other values.
 class Summary {
  public:
   explicit Summary(const DiffReport& report) : report_(report) {
@@ -180,12 +182,14 @@ class Summary {
 
 DiffSummary SummariseDiff(const DiffReport& report) { return Summary(report).Make(); }
 
+// A model under another prefix was compared name by name already, so its names are not missing.
 OneSidedNames NamesOfOneSide(const DiffReport& report) {
   const RenamedTensors& renamed = report.renamed;
   return {WithoutRenamed(report.only_in_a, renamed.prefix_a, report.only_in_b, renamed.prefix_b),
           WithoutRenamed(report.only_in_b, renamed.prefix_b, report.only_in_a, renamed.prefix_a)};
 }
 
+// NaN on one side is larger than any number.
 std::vector<const TensorDiff*> LargestDifferences(const DiffReport& report, size_t count) {
   std::vector<const TensorDiff*> changed;
   for (const auto* tensors : {&report.tensors, &report.renamed.tensors}) {

@@ -40,6 +40,8 @@ std::string Canonical(double number) {
   return number == std::trunc(number) ? absl::StrFormat("%.0f", number) : absl::StrFormat("%.17g", number);
 }
 
+// Builds a tree with a normal form: members sorted, numbers spelled one way, names of parameters without the prefix.
+// Two texts of JSON are equal if their trees are.
 class TreeBuilder final : public JsonVisitor {
  public:
   // `prefix`: of names of parameters, which are built without it.

@@ -73,7 +73,7 @@ TEST(EvaluationTest, KeepsWhatTheStrategyKeepsAfterForward) {
   }));
 }
 
-// A copy in the dtype of an evaluation is none for a step, and the reverse.
+// A copy in the dtype of an evaluation does not serve a step, and the reverse.
 TEST(EvaluationTest, InFullPrecisionKeepsNothing) {
   FsdpOptions options = BlockOptions();
   options.sharding_strategy = ShardingStrategy::kShardGradOp;

@@ -48,6 +48,7 @@ constexpr NumberField<AdafactorOptions> kFields[] = {
     {"d", &AdafactorOptions::d},   {"weight_decay", &AdafactorOptions::weight_decay},
 };
 
+// The factors are small and whole on every rank; a variance is sharded like the vector.
 // Matrices have factors, vectors a variance.
 bool HasState(const ShardedParameter& parameter, std::string_view state) {
   return (parameter.shape.rank() > 1) == (state == kRowVar || state == kColVar);
@@ -67,6 +68,9 @@ struct Matrices {
 
 }  // namespace
 
+// A step needs two sums over the whole parameter: squares of values and of gradients by row and column, then the square
+// of the update. Each rank adds up its slice, the exchange adds the ranks, and every rank computes the same factors
+// from the totals. All parameters share each exchange, so a step has two of them, however many parameters there are.
 // One parameter in a step.
 struct Adafactor::Work {
   ShardedParameter* parameter;

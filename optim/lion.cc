@@ -17,6 +17,7 @@ namespace {
 
 constexpr char kName[] = "Lion";
 
+// Rounded to float32 once, as the kernels take them.
 LionScalars ScalarsOf(const LionOptions& options) {
   return {.negative_decay = static_cast<float>(-(options.lr * options.weight_decay)),
           .beta1 = static_cast<float>(options.beta1),
@@ -54,6 +55,7 @@ absl::Status Lion::AddParamGroup(Group group) {
   return absl::OkStatus();
 }
 
+// All slices in one pass of the stream: state is made first, so that the kernel only updates.
 absl::Status Lion::Step(Stream& stream) {
   FSDP_RETURN_IF_ERROR(ValidateGroups(kName, groups_));
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Lion: the sign of an interpolated momentum, with decoupled weight decay; one fused pass over each slice, for
-// parameters on hosts. PyTorch has none: the formula, defaults and state names are those of lion-pytorch. (Chen et al.,
+// parameters on hosts. PyTorch lacks it: the formula, defaults and state names are those of lion-pytorch. (Chen et al.,
 // "Symbolic Discovery of Optimization Algorithms", 2023.)
 #ifndef FSDP_OPTIM_LION_H_
 #define FSDP_OPTIM_LION_H_

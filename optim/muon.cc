@@ -60,6 +60,8 @@ const Field* FieldOf(std::string_view name) {
   return nullptr;
 }
 
+// torch.optim.Muon's _adjust_lr: kOriginal is Keller Jordan's, kMatchRmsAdamw makes the update as large as AdamW's, so
+// that its learning rate and decay can be used.
 double Adjusted(double lr, AdjustLr adjust, const Shape& shape) {
   const auto a = static_cast<double>(shape.dim(0)), b = static_cast<double>(shape.dim(1));
   switch (adjust) {
@@ -106,6 +108,7 @@ absl::Status Muon::AddParamGroup(Group group) {
   return absl::OkStatus();
 }
 
+// A slice of a matrix is not enough: the update of one element depends on all of them.
 absl::Status Muon::CheckParameter(const ShardedParameter& parameter) const {
   FSDP_RETURN_IF_ERROR(CheckWhole(kName, parameter, exchange_.get()));
   if (parameter.shape.rank() == 2) return absl::OkStatus();
@@ -113,6 +116,9 @@ absl::Status Muon::CheckParameter(const ShardedParameter& parameter) const {
                                                  " is no matrix: expected two dimensions; give it to AdamW"));
 }
 
+// Matrix after matrix: each is gathered, orthogonalised on every rank and updated in this rank's slice before the next
+// one is, so only one whole matrix is in memory. Collectives need all ranks to take the same order, which is the order
+// of the parameters.
 absl::Status Muon::Step(Stream& stream) {
   FSDP_RETURN_IF_ERROR(ValidateGroups(kName, groups_));
   FSDP_ASSIGN_OR_RETURN(const std::vector<size_t> indices, ParametersToUpdate());
@@ -135,6 +141,7 @@ absl::Status Muon::Step(Stream& stream) {
   return absl::OkStatus();
 }
 
+// PyTorch's order of operations: momentum, orthogonalisation, decay, update.
 absl::Status Muon::Update(size_t index) {
   const ShardedParameter& parameter = *parameters()[index];
   const MuonOptions& options = groups_[group_of(index)].options;

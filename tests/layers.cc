@@ -64,7 +64,7 @@ bool IsProgram(const std::string& room) {
 }
 
 // The door that a room is or is inside of, or nothing. A door registers with the core by being linked, and a program
-// without it has none of its code. So no room of the core includes one, for any tables.
+// without it does not have its code. So no room of the core includes one, for any tables.
 std::optional<std::string> DoorOf(const std::string& room) {
   static constexpr absl::string_view kDoors[] = {"checkpoint/c_api", "checkpoint/object", "collectives/mpi",
                                                  "libtorch"};

@@ -23,7 +23,7 @@ class RemoteSteps {
   static absl::StatusOr<RemoteSteps> Open(const TrainOptions& options);
 
   // Downloads the newest step beyond `step` that verifies to checkpoint_dir, verified on its way, and returns its path;
-  // "" if there is none. A directory of the same name did not verify, and is set aside (checkpoint/native/set_aside.h).
+  // "" without one. A directory of the same name did not verify, and is set aside (checkpoint/native/set_aside.h).
   // Adds a sentence to `notes` for that and for each newer step that is damaged. Blocks while bytes are copied.
   absl::StatusOr<std::string> Fetch(int64_t step, std::vector<std::string>& notes);
 

@@ -46,6 +46,8 @@ constexpr OptionNames kOptionNames = {{"TensorSourceOptions::", "options->"}};
 constexpr int kMostThreads = 1024;
 constexpr int64_t kMostReads = int64_t{1} << 31;  // of one call: an array of 80 GiB
 
+// A reader is opened once; after that every function only reads it. Arrays and strings that C functions return point
+// into it.
 // Other formats may have names that a C string cannot hold: a NUL would end the name. Names that are not UTF-8 are
 // refused too, since the header promises UTF-8.
 absl::Status CheckName(const std::string& name) {

@@ -50,6 +50,8 @@ bool IsRankMetadata(const std::string& name) {
 }
 bool IsHubModel(const std::string& name) { return absl::StartsWith(name, "models--"); }
 
+// The names below are those that the programs themselves give their files, so a match is no guess; what a match says
+// ends with the command to run next.
 // "bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt"; not the one file that has a whole model.
 bool IsDeepSpeedRank(const std::string& name) {
   return absl::StrContains(name, "zero_pp_rank_") &&
@@ -239,6 +241,7 @@ std::vector<std::string> KnownPathProbe::Checkpoints() const {
   return checkpoints;
 }
 
+// Tried in order: the first that matches is told, so a special case is before the general one.
 const std::vector<KnownPath>& KnownFiles() {
   static const auto* const files = new std::vector<KnownPath>{
       {"file of DCP", [](const Probe& probe) { return IsDcpFile(probe.name) || probe.name == ".metadata"; },
@@ -318,6 +321,7 @@ const std::vector<KnownPath>& KnownDirectories() {
   return *directories;
 }
 
+// Only called when no format recognises the path, so listing a large directory costs nothing on the usual way.
 std::string DescribeKnownPath(const PathProbe& path, std::function<bool(const std::string& path)> is_checkpoint) {
   const PathParts parts = SplitPath(path.path);
   Probe probe = {.path = parts.directory == "." ? parts.name : JoinPath(parts.directory, parts.name),

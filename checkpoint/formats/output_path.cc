@@ -59,7 +59,7 @@ std::vector<std::string> DirectoriesAbove(const std::string& entry) {
 }
 
 // OK with true or false when `proof`, of CheckIsOurCheckpoint, shows that a directory is a checkpoint of ours, or that
-// it is none; otherwise `proof`.
+// it is not one; otherwise `proof`.
 absl::StatusOr<bool> IsProven(const absl::Status& proof) {
   if (proof.ok() || absl::IsFailedPrecondition(proof)) return proof.ok();
   return proof;

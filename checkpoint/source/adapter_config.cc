@@ -122,6 +122,7 @@ bool KeepsTheBase(const JsonView& value) {
 }
 
 // Fills the field of `member`. False if there is no such field.
+// Types are checked here, so that the plan of a merge can rely on them.
 absl::StatusOr<bool> Fill(std::string_view member, const JsonView& value, AdapterConfig& config) {
   if (member == "peft_type") {
     FSDP_ASSIGN_OR_RETURN(config.peft_type, TextOf(member, value));
@@ -157,6 +158,7 @@ absl::StatusOr<bool> Fill(std::string_view member, const JsonView& value, Adapte
   return true;
 }
 
+// A member that this release does not know is an obstacle if it is set: it may change how the adapter is applied.
 void AddObstacles(const std::vector<std::pair<std::string, JsonView>>& members, AdapterConfig& config) {
   if (config.peft_type != "LORA") {
     config.obstacles.push_back(

@@ -13,7 +13,7 @@
 namespace fsdp {
 namespace {
 
-// The common box; false if there is none.
+// The common box; false if it is empty.
 bool Overlap(const Box& a, const Box& b, Box* common) {
   common->start.clear();
   common->count.clear();
@@ -66,6 +66,8 @@ absl::Status CheckDisjoint(std::vector<const Box*> boxes) {
 
 }  // namespace
 
+// The interval is a few boxes; each is cut with each piece, and what they have in common is a strided copy: source
+// strides are those within the piece, target strides those of the whole.
 absl::Status ReadJoined(const Shape& shape, int64_t element_size, absl::Span<const JoinedPiece> pieces,
                         const Interval& interval, const PartReader& read, std::byte* out) {
   const std::vector<int64_t> to_strides = RowMajorStrides(shape);
@@ -93,6 +95,7 @@ absl::Status ReadJoined(const Shape& shape, int64_t element_size, absl::Span<con
   return absl::OkStatus();
 }
 
+// Disjoint pieces that together have as many elements as the tensor cover it.
 absl::Status CheckPieces(const Shape& shape, absl::Span<const JoinedPiece> pieces) {
   std::vector<const Box*> boxes;
   int64_t covered = 0;

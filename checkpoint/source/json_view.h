@@ -39,7 +39,7 @@ class JsonView {
   std::optional<std::string> string() const;
   std::optional<int64_t> integer() const;
 
-  // The member `name`; nullopt if there is none, or if this is not an object.
+  // The member `name`; nullopt if it is missing, or if this is not an object.
   std::optional<JsonView> Find(std::string_view name) const;
 
   // The members of an object, in the order of the text, with all names in memory: look at size() first.
@@ -73,7 +73,7 @@ class JsonView::Iterator {
  private:
   friend class JsonView;
 
-  // The element whose text begins at or, after blanks, behind `at`; the end of the array if there is none.
+  // The element whose text begins at or, after blanks, behind `at`; the end of the array after the last.
   Iterator(std::string_view array, size_t at);
 
   std::string_view array_;

@@ -94,6 +94,8 @@ std::string PointerText(const FileHead& head) {
 
 }  // namespace
 
+// What people give in place of weights, by the first bytes. A file of weights must never match, so a test asks this of
+// every format's files.
 const std::vector<LookalikeFile>& LookalikeFiles() {
   static const auto* const files = new std::vector<LookalikeFile>{
       {"empty", absl::StatusCode::kDataLoss, [](const FileHead& head) { return head.nbytes == 0; },
@@ -152,6 +154,7 @@ absl::Status CheckIsNoLookalike(const std::string& path, const FileHead& head) {
   return absl::OkStatus();
 }
 
+// Called with an error at hand: a file that cannot be read here keeps that error.
 absl::Status CheckIsNoLookalike(const File& file) {
   const absl::StatusOr<int64_t> nbytes = file.Size();
   if (!nbytes.ok()) return absl::OkStatus();

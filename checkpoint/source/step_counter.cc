@@ -31,7 +31,8 @@ constexpr char kTrainerState[] = "trainer_state.json";
 // A list of all that was logged is in the file too.
 constexpr int64_t kMaxTrainerStateBytes = int64_t{64} << 20;
 
-// The trainer_state.json next to `path`; empty if there is none.
+// Hugging Face's Trainer writes it beside the weights; "global_step" counts optimizer steps.
+// The trainer_state.json next to `path`; empty without one.
 fs::path TrainerStateOf(const fs::path& path) {
   std::error_code ignored;
   const fs::path parent = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();

@@ -20,7 +20,7 @@ struct StoreMember {
   std::string host = {};  // a name, for messages and for IsSameProcess
   int pid = 0;
   uint64_t process = 0;  // a random number: two containers may have one host name and equal pids
-  // A digest of the job's token (Rendezvous::token), only in a hello; empty if the job has none. It keeps out processes
+  // A digest of the job's token (Rendezvous::token), only in a hello; empty without one. It keeps out processes
   // that join by accident, but not attackers who can read the network.
   std::string token_digest = {};
 

@@ -84,7 +84,7 @@ class StoreServer {
   // Accepts a connection. If there are too many, or no descriptor is left, closes the oldest one without a rank.
   void Accept(int listener);
   FileDescriptor TakeConnection(int listener);
-  // Closes the oldest connection without a rank; false if there is none.
+  // Closes the oldest connection without a rank; false if every connection has one.
   bool DropStranger();
   // Receives, and handles complete frames.
   bool Read(Connection& connection);
@@ -123,7 +123,7 @@ class StoreServer {
 
   // Closes a connection; a rank that has not left counts as gone.
   void Drop(std::list<Connection>::iterator connection);
-  // The time at which the next wait expires, or a heartbeat or a check of the roster is due; never if there is none.
+  // The time at which the next wait expires, or a heartbeat or a check of the roster is due; else never.
   absl::Time NextDeadline() const;
   // The first rank that is gone, or -1.
   int GoneRank() const;

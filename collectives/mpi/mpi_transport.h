@@ -2,7 +2,7 @@
 //
 // The transport between processes that MPI's launcher started: MPI's messages, for networks that only MPI reaches
 // (Slingshot, Omni-Path). It uses only MPI_Isend, MPI_Irecv and MPI_Test, on its own communicators. The first transport
-// loads the library (mpi_library.h, which also describes MPI_Init and MPI_Finalize); if there is none,
+// loads the library (mpi_library.h, which also describes MPI_Init and MPI_Finalize); without one,
 // CreateMpiTransport returns an error.
 //
 // MPI has limits that ucx_transport.h does not have:

@@ -23,7 +23,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr char kOptimizer[] = "optimizer";
 
-// The name of the optimizer whose group it is; empty if it has none.
+// The name of the optimizer whose group it is; empty without one.
 std::string OptimizerOf(const Json& group) {
   const auto name = group.find(kOptimizer);
   if (name == group.end()) return "";
@@ -67,7 +67,7 @@ std::map<std::string, std::set<std::string>> ParamsByOptimizer(const Json& group
   return params;
 }
 
-// The name under which `saved` has parameters of `mine` and no others; nullopt if it has none of `mine`.
+// The name under which `saved` has parameters of `mine` and no others; nullopt if it has no parameter of `mine`.
 absl::StatusOr<std::optional<std::string>> FormerName(const std::map<std::string, std::set<std::string>>& saved,
                                                       const std::set<std::string>& mine) {
   std::optional<std::string> former;
@@ -139,6 +139,8 @@ absl::StatusOr<Json> CommonValue(size_t index, const std::string& name, const st
 
 }  // namespace
 
+// A state dict may hold several optimizers: their groups are in one list, and the member "optimizer" says whose each
+// is. Adding one again replaces its groups where they are.
 absl::StatusOr<std::string> WithParamGroups(const std::string* before, const Optimizer& optimizer) {
   const Json saved = before == nullptr ? Json::array() : Json::parse(*before, nullptr, /*allow_exceptions=*/false);
   if (!saved.is_array()) {
@@ -169,6 +171,8 @@ absl::StatusOr<std::string> WithParamGroups(const std::string* before, const Opt
   return groups.dump();
 }
 
+// Which groups are meant for this optimizer: those of its name, else those of the only optimizer that has its
+// parameters.
 SavedParamGroups::SavedParamGroups(const std::string& text, const Optimizer& optimizer) {
   const Json saved = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   is_array_ = saved.is_array();
@@ -206,6 +210,7 @@ absl::StatusOr<SavedParamGroups::Sources> SavedParamGroups::MatchByIndex(
   return sources;
 }
 
+// For loads that are not strict: groups may have been divided or joined since.
 SavedParamGroups::Sources SavedParamGroups::MatchByParameters(const std::vector<ParamGroupState>& mine) const {
   std::map<std::string, const Json*> saved;
   for (const Json& group : groups_) {

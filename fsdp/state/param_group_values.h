@@ -15,7 +15,7 @@ namespace fsdp {
 // elements of a list come in order.
 void AddGroupValue(const std::string& name, double value, nlohmann::ordered_json& group);
 
-// The value of hyperparameter `name` in `group`, a number unless it is none that PyTorch could have written; null if
+// The value of hyperparameter `name` in `group`, a number unless PyTorch could not have written it; null if
 // `group` does not mention it.
 nlohmann::ordered_json GroupValue(const nlohmann::ordered_json& group, const std::string& name);
 

@@ -32,7 +32,7 @@ ABSL_DECLARE_FLAG(double, atol);
 ABSL_DECLARE_FLAG(double, rtol);
 ABSL_DECLARE_FLAG(int, top);
 
-// prune; dry_run is repair's too. keep_last counts steps, keep_every is a period in steps; 0 is none.
+// prune; dry_run is repair's too. keep_last counts steps, keep_every is a period in steps; 0 switches it off.
 ABSL_DECLARE_FLAG(int, keep_last);
 ABSL_DECLARE_FLAG(int64_t, keep_every);
 ABSL_DECLARE_FLAG(bool, dry_run);

@@ -187,7 +187,7 @@ bool IsListed(const StoredTensor& tensor, const ListedTensors& list) {
   return list.filter.Keeps(tensor.key.ToString()).value_or(true);
 }
 
-// A line for each section that has tensors, and for the model, since it is worth a line that there is none.
+// A line for each section that has tensors, and for the model, since a missing model is worth a line.
 std::string SectionsText(Shares& shares) {
   std::string text = "tensors\n";
   const std::pair<Section, const char*> sections[] = {

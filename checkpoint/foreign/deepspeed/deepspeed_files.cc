@@ -34,6 +34,9 @@ constexpr char kUniversalSuffix[] = "_universal";
 constexpr int64_t kMaxTagBytes = 4096;
 constexpr size_t kMostTried = 1000;  // names of a ROOT
 
+// The names of ZeRO: [bf16_|fp16_]zero_pp_rank_R_mp_rank_MM_optim_states.pt for each data-parallel rank R,
+// mp_rank_MM_model_states.pt of one file for all ranks, or zero_pp_rank_R_mp_rank_MM_model_states.pt of ZeRO 3, where
+// each rank has its own. Source: deepspeed/runtime/engine.py, _get_ckpt_name and _get_zero_ckpt_name.
 // What a file's name says.
 struct RankName {
   bool is_optim = false;
@@ -197,6 +200,7 @@ bool IsInsideDeepSpeedTag(const std::string& directory) {
   return IsThere(JoinPath(is_zero ? directory : parts.directory, kDeepSpeedOptimizerState)).value_or(false);
 }
 
+// "latest" is a name that other programs use too, so a directory counts only if it leads to files of DeepSpeed.
 absl::StatusOr<bool> IsDeepSpeedDirectory(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const bool is_tag, IsTag(path));
   if (is_tag) return true;
@@ -238,6 +242,7 @@ absl::StatusOr<std::string> DeepSpeedTag(const std::string& path, std::string* n
   return JoinPath(path, *universal);
 }
 
+// Files of two saves in one directory are refused: the names alone do not say which of them belong together.
 absl::StatusOr<DeepSpeedFiles> ListDeepSpeedFiles(const std::string& tag) {
   DeepSpeedFiles files;
   files.directory = tag;

@@ -28,6 +28,8 @@ class DeepSpeedSource final : public TensorSource, public TensorViews, public Co
   DeepSpeedSource(const DeepSpeedFiles& files, const TensorSourceOptions& options)
       : files_(files), tensors_(files.directory, options) {}
 
+  // The model files say which parameters there are, the optimizer files where their float32 elements are; both become
+  // one tree with the form of a torch checkpoint, which the code for those makes a state dict.
   absl::Status ReadContents(const std::string& path, const TensorSourceOptions& options) {
     ModelStates model;
     if (!files_.model.empty()) {

@@ -19,6 +19,9 @@ using Kind = TorchNode::Kind;
 constexpr char kModule[] = "module";
 constexpr char kOptimizer[] = "optimizer";
 
+// The tree {"module": parameters and buffers, "optimizer": {"state", "param_groups"}, ...}. A parameter is read from
+// its float32 master where there is one; the copy in the module, which is rounded, is compared in shape and left out
+// with a note.
 class TreeBuilder {
  public:
   TreeBuilder(ModelStates model, TrainedStates trained, const DeepSpeedFiles& files, const TensorSourceOptions& options,
@@ -79,6 +82,7 @@ class TreeBuilder {
     return frozen == model_.frozen_views.end() ? std::nullopt : std::make_optional(frozen->second);
   }
 
+  // shared_params says which of two tied names has the elements.
   absl::StatusOr<int> NumberOfSource(const std::string& alias, const std::string& source) const {
     if (const std::optional<int> master = MasterOf(source)) return *master;
     const TorchNode* const stored = model_.module.Find(source);
@@ -88,6 +92,7 @@ class TreeBuilder {
                                             ", which has no elements in any file"));
   }
 
+  // In this order: a master, the master of the name it is tied to, the module's own tensor.
   absl::StatusOr<TorchNode> NodeOf(const std::string& name, const TorchNode& member) {
     const std::optional<int> master = MasterOf(name);
     const auto alias = model_.shared.find(name);

@@ -56,6 +56,7 @@ absl::StatusOr<std::optional<int64_t>> FindCount(const TorchNode& dict, const st
   return count;
 }
 
+// A tuple of Python has a tag, so that it comes back as a tuple; here only its items matter.
 std::optional<std::vector<PythonJson>> ItemsOf(const PythonJson& value) {
   const PythonJson* items = &value;
   if (HasTag(value, "tuple")) {

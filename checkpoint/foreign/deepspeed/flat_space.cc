@@ -7,6 +7,7 @@
 
 namespace fsdp {
 
+// Runs come in the order of files; a search needs them sorted, and an overlap would give elements two values.
 bool FlatSpace::Finish() {
   for (std::vector<FlatRun>& runs : lists_) {
     runs.erase(std::remove_if(runs.begin(), runs.end(), [](const FlatRun& run) { return run.numel == 0; }), runs.end());
@@ -18,6 +19,9 @@ bool FlatSpace::Finish() {
   return true;
 }
 
+// An element of a parameter is in list element / part, at the same place in every list: ZeRO 3 divides each parameter
+// among all ranks. ZeRO 1 and 2 have one list, on which the parts of ranks follow each other, and a parameter may begin
+// on one rank and end on the next.
 void FlatSpace::ForEachPiece(int64_t offset, int64_t numel, const Interval& interval,
                              const std::function<bool(const FlatRun*, const Interval&)>& use) const {
   const auto count = static_cast<int64_t>(lists_.size());

@@ -51,6 +51,7 @@ bool IsEmptyDict(const TorchNode& node) {
   return node.kind() == Kind::kValue && node.value().is_object() && node.value().empty();
 }
 
+// Refused rather than read in part: a mixture of experts without its experts would look like a whole model.
 absl::Status CheckIsRead(const TorchNode& root) {
   for (const auto& [name, what] : kUnread) {
     const TorchNode* const node = root.Find(name);
@@ -93,6 +94,8 @@ absl::StatusOr<std::map<std::string, std::string>> FindNames(const TorchNode& ro
 }
 
 // The parts of a model file that every rank's has alike.
+// Compared among all ranks' files of ZeRO 3, so that a file of another step or run is found before its elements are
+// used.
 struct Common {
   std::vector<NamedShapes> groups;
   NamedShapes frozen;
@@ -141,6 +144,8 @@ class Reader {
     return Annotate(TakeFrozen(number, *file, root), file->path());
   }
 
+  // Rank 0's file decides what there is. The tree is moved into `tensors_` part by part; entries that describe the
+  // storage are used here and not kept.
   absl::Status TakeFirst(uint32_t number, const TorchFile& file, TorchNode& root) {
     const TorchNode* const module = root.Find("module");
     // The model file of a universal checkpoint need not have what the folders have: an empty dict is a plain value.
@@ -215,6 +220,7 @@ class Reader {
         files_.is_partitioned ? "" : ", or give only this file, which has the model in low precision"));
   }
 
+  // Names the first file that is missing, or the last one that should not be there.
   absl::Status OtherWorld(int64_t count, const std::vector<std::string>& names) const {
     const std::string& last = names.back();
     if (count > states_.world_size) {

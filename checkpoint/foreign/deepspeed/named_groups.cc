@@ -11,6 +11,8 @@
 
 namespace fsdp {
 
+// DeepSpeed's optimizer has one flat parameter for each unit, so its groups list numbers of units; the result lists the
+// names of the parameters in them, as get_optimizer_state_dict does.
 absl::StatusOr<TorchNode> GroupsByName(const TorchNode& groups, const std::vector<NamedShapes>& units) {
   std::vector<bool> is_seen(units.size());
   TorchNode named;

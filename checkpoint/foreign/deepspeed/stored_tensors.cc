@@ -28,6 +28,7 @@ absl::StatusOr<std::unique_ptr<TorchFile>> StoredTensors::OpenFile(const std::st
   return opened;
 }
 
+// Equal views get one number, which is how tied weights are found.
 int StoredTensors::AddView(uint32_t file, const TorchFile& opened, int index, const Shape* shape) {
   const TorchTensors& tensors = opened.archive().tree.tensors;
   const TorchTensor tensor = tensors[index];
@@ -63,6 +64,7 @@ int StoredTensors::AddWidened(int view) {
   return static_cast<int>(views_.size() - 1);
 }
 
+// A node of a file's tree with the tensors' numbers replaced by the numbers of views here.
 TorchNode StoredTensors::Import(uint32_t file, const TorchFile& opened, TorchNode& node) {
   TorchNode imported;
   if (node.kind() == TorchNode::Kind::kTensor) {
@@ -99,6 +101,8 @@ absl::StatusOr<std::string> StoredTensors::ScalarBytes(const TorchFile& opened, 
   return bytes;
 }
 
+// Numbers after the views: every state of every parameter has one, so that no table of them is needed. The coverage is
+// computed once; a parameter of which a part is missing is an error, and one without a state (frozen) is none.
 absl::Status StoredTensors::SetParameters(NamedShapes parameters, std::vector<int64_t> offsets,
                                           std::vector<std::string> states, std::vector<FlatSpace> spaces) {
   numbers_.clear();
@@ -174,6 +178,7 @@ absl::Status StoredTensors::ReadView(const View& view, const Interval& interval,
   return Annotate(status, file->path());
 }
 
+// In blocks, so that a large buffer is not in memory twice.
 absl::Status StoredTensors::ReadWidened(const View& view, const Interval& interval, std::byte* out) const {
   constexpr int64_t kBlock = 64 << 10;  // elements
   std::vector<std::byte> block(std::min(kBlock, interval.size()) * SizeOf(view.dtype));

@@ -44,6 +44,9 @@ absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path, bool d
   return names;
 }
 
+// A universal checkpoint has a folder zero/PARAMETER for each parameter with fp32.pt and a file for each state of the
+// optimizer. Its model files, if they were copied, have names, shapes and buffers; without them the folders' names must
+// do.
 class UniversalReader {
  public:
   UniversalReader(const DeepSpeedFiles& files, const ModelStates& model, const TensorSourceOptions& options,
@@ -160,6 +163,7 @@ class UniversalReader {
   }
 
   // The tensor or number in `name`. Sets an unknown `shape`; a tensor with dimensions must have it.
+  // The files are {"param": tensor, ...} of ds_to_universal, or the plain tensor.
   absl::StatusOr<TorchNode> ReadFile(const std::string& name, std::optional<Shape>& shape) {
     uint32_t number = 0;
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TorchFile> file, tensors_.OpenFile(name, options_, &number));
@@ -223,6 +227,7 @@ class UniversalReader {
   }
 
   // The scalars that all sub-groups have alike: the folders of ZeRO 3 have no step.pt.
+  // They are kept for every parameter, as PyTorch's optimizers have them, if all groups agree on them.
   absl::Status TakeScalars(uint32_t number, const TorchFile& file, TorchNode& optimizer) {
     Expand(optimizer);
     TorchNode* const states = optimizer.Find("state");

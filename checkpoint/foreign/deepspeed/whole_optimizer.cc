@@ -73,6 +73,8 @@ absl::Status AddMasters(const TorchNode& masters, TorchNode& optimizer) {
 
 }  // namespace
 
+// ZeRO 0 stores the optimizer in the model file: torch's own state dict, or in low precision a wrapper around it with
+// the float32 parameters as lists that run parallel to the ids of the groups.
 absl::StatusOr<WholeOptimizer> ReadWholeOptimizer(TorchNode node) {
   WholeOptimizer whole;
   if (IsTorchs(node)) {

@@ -47,6 +47,11 @@ struct RankFile {
   std::vector<std::map<std::string, std::string>> scalar_bytes;  // by unit: bytes or text, to be compared
 };
 
+// Every rank's file has, for each unit (a group of parameters), one flat tensor of float32 parameters and one for each
+// state. ZeRO 1 and 2: the parameters of the unit one after another, padded to a multiple of twice the ranks, and each
+// rank has an equal part of that. ZeRO 3: each parameter is divided by itself, with padding at its end, and a rank's
+// flat tensor is its pieces one after another. A FlatSpace for each state maps both onto parameters; no element is
+// copied before it is read.
 class ZeroReader {
  public:
   ZeroReader(const DeepSpeedFiles& files, const ModelStates& model, const TensorSourceOptions& options,
@@ -66,6 +71,8 @@ class ZeroReader {
   int ListCount() const { return files_.is_partitioned ? static_cast<int>(files_.optim.size()) : 1; }
   int64_t world() const { return static_cast<int64_t>(files_.optim.size()); }
 
+  // Files are opened one after the other and only the places of tensors are kept, since a job may have thousands of
+  // ranks.
   absl::Status ReadRank(size_t rank) {
     uint32_t number = 0;
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TorchFile> file,
@@ -87,6 +94,7 @@ class ZeroReader {
   }
 
   // Finds the flat tensors. Elastic checkpoints of old releases have a list for each group instead of a dict.
+  // The number of groups and of partitions must be what the model file says.
   absl::Status Parse(uint32_t number, const TorchFile& file, TorchNode& zero, bool is_first, RankFile& parsed) {
     FSDP_ASSIGN_OR_RETURN(const auto counts, FindCounts(zero, "partition_count"));
     for (const int64_t count : counts.value_or(std::vector<int64_t>())) {
@@ -213,6 +221,7 @@ class ZeroReader {
   }
 
   // Elements of a unit: ZeRO 1 and 2, with alignment paddings; ZeRO 3, of a rank's pieces.
+  // With a bound on every sum: the shapes come from a file.
   absl::StatusOr<int64_t> NumelOf(size_t unit) const {
     int64_t numel = 0;
     for (size_t i = 0; i < model_.groups[unit].size(); ++i) {
@@ -237,6 +246,7 @@ class ZeroReader {
                 : absl::DataLossError("its param_alignment_paddings do not have an entry for each of param_shapes");
   }
 
+  // All ranks have the same step, states and paddings; a file that differs was exchanged or is of another save.
   absl::Status AddRuns(int64_t rank, RankFile& file, const TorchNode& zero) {
     if (rank > 0) {
       const TorchNode* const paddings = FindValue(zero, "param_alignment_paddings");
@@ -275,6 +285,7 @@ class ZeroReader {
     return names;
   }
 
+  // Space 0 has the float32 parameters, the others a state each, in the order in which they are found.
   size_t SpaceOf(const std::string& name) {
     const auto at = std::find(states_.begin() + 1, states_.end(), name);
     if (at != states_.end()) return static_cast<size_t>(at - states_.begin());
@@ -298,6 +309,8 @@ class ZeroReader {
     return absl::OkStatus();
   }
 
+  // Offsets in the space follow from the order of param_shapes, which is the order in which DeepSpeed flattens. In ZeRO
+  // 3 sub-groups continue each other, because a parameter may be in two of them.
   absl::Status PlaceParameters() {
     for (size_t unit = 0; unit < model_.groups.size(); ++unit) {
       int64_t offset = is_partitioned() && unit > 0 ? next_ : unit_begin_[unit];

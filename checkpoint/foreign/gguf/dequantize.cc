@@ -12,6 +12,10 @@
 namespace fsdp {
 namespace {
 
+// Every type has blocks of 32, 64 or 256 elements with scales of their own; the layouts are ggml-common.h's. The order
+// of float32 operations is gguf-py's (quants.py), so that the results are equal in every bit: a product is rounded
+// before a minimum is subtracted.
+
 // ggml's table of IQ4: denser near 0.
 constexpr float kIQ4[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 
@@ -101,6 +105,7 @@ void DequantizeQ8_0(const std::byte* blocks, int64_t count, float* out) {
   }
 }
 
+// "K" types: a block of 256 has groups with small integer scales, which two float16 numbers scale again.
 void DequantizeQ2K(const std::byte* blocks, int64_t count, float* out) {
   const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 84, out += 256) {
@@ -190,6 +195,7 @@ void DequantizeQ6K(const std::byte* blocks, int64_t count, float* out) {
   }
 }
 
+// The codes are indices of a table instead of numbers.
 void DequantizeIQ4NL(const std::byte* blocks, int64_t count, float* out) {
   const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 18, out += 32) {
@@ -249,6 +255,7 @@ float HalfOfE8M0(uint8_t exponent) {
                                            : static_cast<uint32_t>(exponent - 1) << 23);
 }
 
+// The exponent is halved because gguf-py's table has doubled values.
 void DequantizeMXFP4(const std::byte* blocks, int64_t count, float* out) {
   const uint8_t* at = BlockBytes(blocks);
   for (int64_t i = 0; i < count; ++i, at += 17, out += 32) {

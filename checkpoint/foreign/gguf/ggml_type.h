@@ -40,7 +40,7 @@ inline constexpr int64_t kMaxGgmlBlockNumel = 256;
 // All types that ggml has now, by id.
 absl::Span<const GgmlType> GgmlTypes();
 
-// The type with that id, that name in any case, or that dtype of elements as they are stored; null if there is none.
+// The type with that id, that name in any case, or that dtype of elements as they are stored; else null.
 const GgmlType* FindGgmlType(uint32_t id);
 const GgmlType* FindGgmlType(std::string_view name);
 const GgmlType* FindGgmlType(DType dtype);

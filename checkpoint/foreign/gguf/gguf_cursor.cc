@@ -6,6 +6,7 @@
 
 namespace fsdp {
 
+// Every length from the file passes here before memory is taken for it.
 absl::Status GgufCursor::CheckIsThere(uint64_t nbytes) const {
   FSDP_RETURN_IF_ERROR(cursor_.CheckIsThere(nbytes));
   if (static_cast<int64_t>(nbytes) > kMaxGgufHeaderBytes - position()) {

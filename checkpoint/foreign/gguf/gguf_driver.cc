@@ -58,6 +58,7 @@ class Driver final : public FormatDriver {
   bool ReadsFileName(const std::string& name) const override { return HasSuffix(name); }
 };
 
+// The plan is made twice, for the notes and for the file: it reads only names, shapes and the template's header.
 class Writer final : public FormatWriter {
  public:
   explicit Writer(const GgufTarget& target) : options_{target.template_path, target.keys_path, target.type} {}

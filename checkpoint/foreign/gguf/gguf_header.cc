@@ -29,6 +29,9 @@ constexpr int64_t kTensorAllowance = int64_t{48} << 20;
 constexpr int64_t kBytesOfEntry = 480;
 constexpr int64_t kBytesOfTensor = 600;
 
+// The prelude has the counts, then come keys with values, then infos of tensors, then, aligned, the elements in the
+// same order without gaps. The reader demands exactly that, since any gap or overlap means that the header or the file
+// is damaged.
 class HeaderReader {
  public:
   HeaderReader(const File& file, int64_t nbytes, int64_t alignment) : cursor_(file, nbytes), file_bytes_(nbytes) {
@@ -80,6 +83,7 @@ class HeaderReader {
     return absl::OkStatus();
   }
 
+  // A key that is there twice would mean one thing to this reader and another to the next.
   absl::Status ReadEntry() {
     GgufEntry entry;
     entry.range.offset = cursor_.position();
@@ -135,6 +139,7 @@ class HeaderReader {
     if (rank > static_cast<uint32_t>(kMaxGgufDims)) {
       return absl::DataLossError(absl::StrCat("it has ", rank, " dimensions, expected at most ", kMaxGgufDims));
     }
+    // GGUF has the fastest dimension first, PyTorch last.
     absl::InlinedVector<int64_t, kMaxGgufDims> dims(rank);
     for (auto dim = dims.rbegin(); dim != dims.rend(); ++dim) {
       FSDP_ASSIGN_OR_RETURN(const uint64_t stated, cursor_.U64());

@@ -36,6 +36,8 @@ void LeaveOut(const Hdf5Listing& listing, KerasFiles& files) {
   if (more > 0) files.left_out.push_back(absl::StrCat(more, " more links"));
 }
 
+// The HDF5 library runs in a process of its own, confined, because the file may be hostile; only the places of datasets
+// come back, and their values are read from here without the library.
 // Adds the HDF5 file that is `part` of `path`, or all of it.
 absl::Status AddPart(const std::string& path, const std::optional<Interval>& part, std::unique_ptr<File> file,
                      KerasFiles& files) {
@@ -56,6 +58,7 @@ absl::Status AddPart(const std::string& path, const std::optional<Interval>& par
   return absl::OkStatus();
 }
 
+// A .keras archive is a zip file that stores the HDF5 file as it is, so the file is read where it is, at an offset.
 absl::StatusOr<KerasFiles> OpenArchive(const std::string& path, bool verify) {
   KerasFiles files;
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(path));
@@ -103,6 +106,7 @@ absl::Status CheckNames(int64_t count) {
   return absl::DataLossError(absl::StrCat("\"weight_map\" has more than ", kMostIndexed, " names"));
 }
 
+// A name of a file comes from the file: it must be beside the index.
 absl::StatusOr<WeightMap> ParseIndex(std::string_view text) {
   FSDP_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(text));
   const std::optional<JsonView> map = json.Find("weight_map");
@@ -125,6 +129,7 @@ absl::StatusOr<WeightMap> ParseIndex(std::string_view text) {
   return result;
 }
 
+// Otherwise a part of another save with the same names would be taken for one of this model.
 // Every group must be in the files that the index says, and in no other.
 absl::Status CheckIndex(const WeightMap& index, const KerasFiles& files) {
   WeightMap found;

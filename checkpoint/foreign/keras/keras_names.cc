@@ -82,6 +82,10 @@ std::string ClassOf(const std::string& element) {
   return element.substr(0, line);
 }
 
+// Keras 3 stores variables as numbers in the groups of layers (/layers/dense_1/vars/0), and the name of a layer only as
+// an attribute of its group. The namer walks the path of each dataset, collects the names of the layers on it and adds
+// the name of the variable if the class is known; otherwise the path itself is the name. Legacy files have names
+// already.
 class Namer {
  public:
   explicit Namer(const Hdf5Listing& listing) : listing_(listing) {
@@ -96,6 +100,8 @@ class Namer {
     }
   }
 
+  // The optimizer's variables are numbered through; their meaning follows from the numbers and the config
+  // (keras_optimizer.h).
   KerasNames Names() {
     for (size_t i = 0; i < listing_.datasets.size(); ++i) Add(i);
     MakeUnique();
@@ -178,6 +184,7 @@ class Namer {
     return true;
   }
 
+  // Two layers with one name fall back to paths, both of them, so that the result does not depend on their order.
   void MakeUnique() {
     absl::flat_hash_map<std::string, int> uses;
     for (const KerasVariable& variable : result_.model) ++uses[variable.name];

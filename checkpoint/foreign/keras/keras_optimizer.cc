@@ -17,6 +17,9 @@ namespace {
 
 using namespace std::string_view_literals;  // NOLINT: literals
 
+// Slots carry no names in the file. Their order is the order of the trained variables, which is the order of the layers
+// in the config; every step of this reasoning that is not certain ends with an error, and the caller then keeps the
+// variables by their numbers. The shapes are compared as a last check.
 constexpr size_t kFirstSlot = 2;  // after iteration and learning_rate
 
 absl::Status Unknown(const std::string& why) { return absl::InvalidArgumentError(why); }
@@ -38,6 +41,8 @@ bool IsSet(const std::optional<JsonView>& object, std::string_view name) {
 // slots of all variables.
 using Slots = std::vector<std::vector<std::string>>;
 
+// From the build() of each class in keras/src/optimizers: what add_optimizer_variables creates together is interleaved
+// by variable.
 absl::StatusOr<Slots> SlotsOfClass(const std::string& name, const std::optional<JsonView>& config) {
   if (IsSet(config, "use_ema") || IsSet(config, "gradient_accumulation_steps")) {
     return Unknown("the optimizer also keeps averages or accumulated gradients");
@@ -97,6 +102,7 @@ absl::StatusOr<std::vector<const KerasVariable*>> TrainedOf(const JsonView& laye
     if (found == by_layer.end()) continue;
     FSDP_ASSIGN_OR_RETURN(const std::vector<const KerasVariable*> own, TrainedOf(name, std::move(found->second)));
     by_layer.erase(found);
+    // A frozen layer has no slots.
     const std::optional<JsonView> trainable = config->Find("trainable");
     if (!trainable || trainable->text() != "false") trained.insert(trained.end(), own.begin(), own.end());
   }

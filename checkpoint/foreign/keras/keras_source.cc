@@ -125,6 +125,7 @@ class KerasSource final : public TensorSource, public CoveringChecksums {
     return absl::OkStatus();
   }
 
+  // Iteration and learning rate are the first two variables of every optimizer and need no config; the rest does.
   absl::Status AddOptimizer(const KerasNames& names) {
     const std::string prefix = names.optimizer_name.empty() ? "optimizer" : names.optimizer_name;
     std::vector<bool> is_added(files_.listing.datasets.size(), false);
@@ -170,6 +171,7 @@ class KerasSource final : public TensorSource, public CoveringChecksums {
     return absl::OkStatus();
   }
 
+  // Nothing is left out without a word: by default such a file is refused, with the names.
   absl::Status CheckLeftOut(const TensorSourceOptions& options) const {
     if (contents_.empty()) return absl::InvalidArgumentError(absl::StrCat(path_, " has no variables of Keras"));
     if (left_out_.empty() || options.skip_links) return absl::OkStatus();

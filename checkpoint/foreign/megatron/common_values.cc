@@ -23,6 +23,8 @@ bool HoldsTensor(const TorchNode& node) {
                      [](const auto& member) { return HoldsTensor(member.second); });
 }
 
+// common.pt is a plain dict: arguments, iteration, random states, groups of the optimizer. Objects of classes are named
+// and left out, the rest becomes extra values.
 class Reader {
  public:
   absl::StatusOr<CommonValues> Read(TorchNode root, const std::vector<std::string>& skipped) {
@@ -100,6 +102,7 @@ class Reader {
     if (of_state && of_state->contains("common_step")) AddStep((*of_state)["common_step"]);
   }
 
+  // Several optimizers (of dense and expert parameters) must agree on the step, or it is unknown.
   void AddStep(const PythonJson& step) {
     if (!step.is_number() || !std::isfinite(step.get<double>())) return;
     const auto value = step.get<double>();

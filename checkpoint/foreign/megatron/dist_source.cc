@@ -27,6 +27,8 @@
 namespace fsdp {
 namespace {
 
+// torch_dist is a DCP directory with conventions: the layers of a model are stacked in one tensor, and what is no
+// tensor is in common.pt. DcpTensors does the reading; MakeDistState divides the stacks and gives names.
 class DistSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
   DistSource(std::string path, DcpMetadata metadata, const TensorSourceOptions& options)

@@ -112,6 +112,8 @@ class Builder {
     return absl::OkStatus();
   }
 
+  // Keys optimizer.state.STATE.PARAMETER, which fully reshardable saves have. The buckets of other saves cannot be
+  // divided by anything in the files, so they are left out by name.
   absl::Status AddOptimizer(const DcpEntry& entry) {
     const absl::string_view key = WithoutChain(entry.name());
     if (absl::StartsWith(key, kDistributed)) {
@@ -158,10 +160,13 @@ class Builder {
     }
     const int64_t bytes = kEntryBytes + 3 * static_cast<int64_t>(key.size() + state.size());
     if (count > name_budget_ / bytes) return TooManyNames(key, shape);
+    // A stack of a billion layers with an element each is a few bytes of .metadata; names are made only for as many as
+    // it explains.
     name_budget_ -= count * bytes;
     if (name.axes() > 0) ++stacked_;
     const absl::StatusOr<Shape> part = Shape::Create(shape.dims().subspan(name.axes()));
     if (!part.ok()) return part.status();
+    // One name for each layer and expert, as the model of one rank has them: a view of the stack at an offset.
     std::vector<int64_t> at(name.axes(), 0);
     for (int64_t i = 0; i < count; ++i) {
       int64_t rest = i;

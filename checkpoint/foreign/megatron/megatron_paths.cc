@@ -38,7 +38,7 @@ absl::StatusOr<bool> IsFile(const std::string& directory, const char* name) {
   return type != fs::file_type::not_found && type != fs::file_type::directory;
 }
 
-// The object in metadata.json; kDataLoss if it is none.
+// The object in metadata.json; kDataLoss if it is not one.
 absl::StatusOr<nlohmann::json> ReadMetadata(const std::string& directory) {
   const std::string path = JoinPath(directory, kMegatronMetadataName);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), path, kMaxTextBytes));
@@ -94,6 +94,7 @@ absl::StatusOr<std::vector<std::string>> MegatronRankDirectories(const std::stri
   return sorted;
 }
 
+// The tracker file makes a directory a ROOT, even if there are also checkpoints' files in it.
 absl::StatusOr<MegatronForm> MegatronFormOf(const std::string& directory) {
   FSDP_ASSIGN_OR_RETURN(const bool is_root, IsFile(directory, kMegatronLatestName));
   if (is_root) return MegatronForm::kRoot;
@@ -124,6 +125,7 @@ absl::StatusOr<std::string> MegatronLatest(const std::string& root) {
                                           ": give the directory of another iteration"));
 }
 
+// metadata.json names the format of the other files; a later version would be read wrongly.
 absl::Status CheckMegatronMetadata(const std::string& directory) {
   const std::string path = JoinPath(directory, kMegatronMetadataName);
   FSDP_ASSIGN_OR_RETURN(const nlohmann::json json, ReadMetadata(directory));
@@ -148,6 +150,8 @@ absl::Status CheckMegatronMetadata(const std::string& directory) {
   return absl::InvalidArgumentError(absl::StrCat(path, ": the common backend is ", Quote(*common), ", expected torch"));
 }
 
+// The name of the directory and the files must agree on the iteration. "release" means that weights were converted and
+// no step was taken.
 absl::StatusOr<int64_t> MegatronStep(const std::string& directory, std::optional<int64_t> iteration) {
   const std::string name = SplitPath(directory).name;
   if (name == kMegatronRelease || !iteration) return -1;

@@ -168,6 +168,8 @@ absl::StatusOr<std::optional<double>> ReadStep(const std::vector<const StateDict
 
 }  // namespace
 
+// The iteration's files first, then latest_checkpointed_iteration.txt, then the whole directory takes its name: a
+// reader never sees a ROOT that names a directory without files.
 absl::Status WriteMegatron(const std::string& path, const StateDict& contents, int64_t step, const PayloadReader& read,
                            const TorchWriteOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<Stack> stacks, StacksOf(contents));

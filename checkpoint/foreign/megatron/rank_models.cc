@@ -32,7 +32,7 @@ std::set<std::string> NamesOf(const RankModel& model) {
   return names;
 }
 
-// The place and the value of the number in `name` after the first `stack`; nullopt if there is none.
+// The place and the value of the number in `name` after the first `stack`; nullopt without one.
 struct NumberInName {
   size_t begin = 0;
   size_t end = 0;
@@ -78,6 +78,9 @@ std::string WithNumber(string_view name, const NumberInName& number, int64_t val
 // Numbers of layers, by what is before their number: "decoder.layers.".
 using LayerCounts = std::map<std::string, int64_t>;
 
+// Joins along each kind of parallelism in turn. Tensor: the ranks of a stage have parts of the same names, divided by
+// rules of names (tensor_partition.h). Expert: numbers of experts continue from rank to rank, and all other tensors
+// must be equal. Pipeline: numbers of layers continue from stage to stage.
 // Of one chunk of one pipeline stage.
 class StageJoiner {
  public:
@@ -169,6 +172,8 @@ class StageJoiner {
                                             " parallel ranks, but differs between ", a.name, " and ", b.name));
   }
 
+  // The first matrix of a gated unit holds two matrices, each divided by itself. Its name does not say so, but the
+  // shape of the second one does.
   absl::StatusOr<TensorPartition> PartitionOf(const std::string& name, const TensorRefs& refs, int e) const {
     const std::optional<TensorPartition> partition = PartitionOfName(name);
     if (!partition) {
@@ -293,6 +298,8 @@ absl::Status JoinStages(RankModels& joined) {
 
 }  // namespace
 
+// A directory's name has one to three numbers; with two it is open whether the second counts stages or experts. Ranks
+// of one stage have the same names, stages do not.
 absl::StatusOr<RankGrid> MakeRankGrid(std::vector<std::pair<std::vector<int>, RankModel>> models) {
   std::sort(models.begin(), models.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   RankGrid grid;
@@ -323,6 +330,7 @@ absl::StatusOr<RankGrid> MakeRankGrid(std::vector<std::pair<std::vector<int>, Ra
     return absl::DataLossError(absl::StrCat(models.front().second.name, " has ", chunks, " model chunks, and ",
                                             model.name, " has ", model.chunks.size()));
   }
+  // Compared are the first and the last: they are of one stage only if all are.
   const bool has_two = sizes.size() == 2 && sizes[1] > 1;
   const bool is_expert = has_two && NamesOf(models[0].second) == NamesOf(models[sizes[1] - 1].second);
   grid.tensor = sizes[0];

@@ -85,6 +85,8 @@ std::vector<std::string> MissingRankNotes(const std::vector<JoinedRankTensor>& t
   return notes;
 }
 
+// The legacy form: a torch file of each rank with its part of the model. All files are opened and joined when the
+// source is; elements are read from the parts as they are asked for.
 class RankSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
   explicit RankSource(std::string path) : path_(std::move(path)) {}
@@ -249,6 +251,7 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
   }
 
   absl::Status AddContents(const TensorSourceOptions& options) {
+    // Older files have the rows of queries, keys and values in another order, which would be a silently wrong model.
     constexpr double kGroupedQueries = 3;  // the checkpoint_version since which linear_qkv is ordered by query group
     const bool is_old = common_.checkpoint_version.value_or(0) < kGroupedQueries;
     ByteTotal total;

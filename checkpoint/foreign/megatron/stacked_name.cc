@@ -38,6 +38,8 @@ std::string_view NumberAt(std::string_view key, size_t from) {
 
 }  // namespace
 
+// "decoder.layers.mlp.linear_fc1.weight" stands for "decoder.layers.0.mlp...": the number is missing after a known
+// word. A key that has the number is of one layer.
 StackedName StackedName::Of(std::string_view key) {
   StackedName name;
   size_t begin = 0;
@@ -66,6 +68,7 @@ std::string StackedName::Stack(int axis) const {
   return stack.substr(0, stack.size() - 1);
 }
 
+// The reverse: takes the numbers out of a name.
 std::string StackedKey(std::string_view name, bool layers, std::vector<int64_t>& at) {
   std::string key;
   size_t begin = 0;

@@ -39,6 +39,7 @@ std::string BlockOf(const std::string& name) {
 }
 
 // In the order of the first tensor of each. `whole_blocks`: the blocks whose layers are stacked.
+// Tensors whose names differ only in numbers of layers and experts are one stack, if none is missing and all are alike.
 std::vector<Group> GroupsOf(const std::vector<const StateDict::Entry*>& entries,
                             const std::map<std::string, bool>& whole_blocks) {
   std::vector<Group> groups;

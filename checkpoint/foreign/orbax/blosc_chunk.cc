@@ -27,6 +27,9 @@ constexpr size_t kMaxStreams = 16;         // a block of larger elements is one 
 constexpr size_t kLeastStreamBytes = 128;  // of elements: a smaller block is one stream
 constexpr size_t kBitShuffleElements = 8;
 
+// The 16 bytes at the beginning: version, version of the codec, flags, bytes of an element, then three numbers of four
+// bytes: elements' bytes, bytes of a block, bytes of the chunk. Behind it is the offset of each block. Source: c-blosc,
+// README_CHUNK_FORMAT.rst.
 struct Header {
   unsigned flags = 0;
   size_t element_bytes = 1;
@@ -44,6 +47,7 @@ size_t U32(std::string_view bytes, size_t at) {
 
 absl::Status Damaged() { return absl::DataLossError("its blosc chunk is damaged"); }
 
+// A stream that did not compress is stored as it is, which only its size says.
 absl::Status Decompress(unsigned codec, std::string_view stream, absl::Span<std::byte> out) {
   if (stream.size() == out.size()) {
     std::memcpy(out.data(), stream.data(), stream.size());
@@ -65,6 +69,8 @@ absl::Status Decompress(unsigned codec, std::string_view stream, absl::Span<std:
   }
 }
 
+// The shuffle puts the first bytes of all elements first, then the second ones, and so on; bytes that make no element
+// stay at the end.
 void UnshuffleBytes(absl::Span<const std::byte> in, size_t size, absl::Span<std::byte> out) {
   const size_t count = in.size() / size;
   for (size_t b = 0; b < size; ++b) {
@@ -118,6 +124,8 @@ absl::Status DecodeBlock(const Header& header, std::string_view chunk, size_t of
 
 }  // namespace
 
+// Every offset and size is compared with the chunk before it is used; blocks are decoded one after the other, since
+// chunks are read on several threads already.
 absl::Status DecodeBlosc(std::string_view chunk, absl::Span<std::byte> out) {
   if (chunk.size() < kBloscHeaderBytes) return Damaged();
   const auto version = static_cast<unsigned char>(chunk[0]);

@@ -7,6 +7,8 @@ namespace fsdp {
 
 absl::StatusOr<std::shared_ptr<const ChunkCache::Bytes>> ChunkCache::Get(
     const ChunkNumber& number, const std::function<absl::StatusOr<Bytes>()>& decode) {
+  // The slot is found, or made, under the lock of the cache, and decoded under its own: other chunks can be decoded
+  // meanwhile, and a second reader of this chunk waits for the first instead of decoding it again.
   std::shared_ptr<Slot> slot;
   {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -22,6 +24,7 @@ absl::StatusOr<std::shared_ptr<const ChunkCache::Bytes>> ChunkCache::Get(
   const std::lock_guard<std::mutex> decoding(slot->mutex);
   if (slot->bytes != nullptr) return slot->bytes;
   absl::StatusOr<Bytes> bytes = decode();
+  // The next reader tries again: the error may be of this machine and not of the file.
   if (!bytes.ok()) {
     Drop(number, slot);
     return bytes.status();

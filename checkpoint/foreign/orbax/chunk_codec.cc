@@ -14,6 +14,7 @@
 namespace fsdp {
 namespace {
 
+// The elements must fill `out` exactly: a chunk of another size is damage, whatever its codec.
 absl::Status Decompress(Compressor compressor, std::string_view stored, absl::Span<std::byte> out) {
   switch (compressor) {
     case Compressor::kZstd:
@@ -50,6 +51,7 @@ absl::Status TakeCrc32c(std::string_view& bytes) {
                                           absl::Hex(recorded, absl::kZeroPad8)));
 }
 
+// Undone in the reverse order of writing: the CRC of what is stored, the compressor, the CRC of the elements.
 absl::Status DecodeChunk(const ChunkCodec& codec, std::string_view stored, absl::Span<std::byte> out) {
   if (codec.crc_of_stored) FSDP_RETURN_IF_ERROR(TakeCrc32c(stored));
   if (!codec.crc_of_elements) return Decompress(codec.compressor, stored, out);
@@ -62,6 +64,7 @@ absl::Status DecodeChunk(const ChunkCodec& codec, std::string_view stored, absl:
   return absl::OkStatus();
 }
 
+// A bound by the best ratio that a codec can reach, so that a few bytes cannot claim a chunk of gigabytes.
 int64_t LeastStoredBytes(const ChunkCodec& codec, int64_t nbytes) {
   const int64_t crc = codec.crc_of_stored ? kCrc32cBytes : 0;
   const int64_t whole = BytesToCompress(codec, nbytes);

@@ -37,7 +37,7 @@ absl::Status DecodeChunk(const ChunkCodec& codec, std::string_view stored, absl:
 int64_t LeastStoredBytes(const ChunkCodec& codec, int64_t nbytes);
 int64_t MostStoredBytes(const ChunkCodec& codec, int64_t nbytes);
 
-// Removes the CRC32C at the end of `bytes`; kDataLoss if it is another one, or if there is none.
+// Removes the CRC32C at the end of `bytes`; kDataLoss if it is missing or another one.
 absl::Status TakeCrc32c(std::string_view& bytes);
 
 }  // namespace fsdp

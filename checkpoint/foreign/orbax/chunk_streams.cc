@@ -164,6 +164,7 @@ class ZlibChunkStream final : public ChunkStream {
 
 }  // namespace
 
+// A CRC covers the whole chunk, so it can only be compared when all of it is there; blosc's blocks are in one buffer.
 bool CanStream(const ChunkCodec& codec) {
   const bool is_stream = codec.compressor == Compressor::kZstd || codec.compressor == Compressor::kZlib;
   return is_stream && !codec.crc_of_elements && !codec.crc_of_stored;
@@ -186,6 +187,7 @@ absl::Status ChunkStreams::Read(const ChunkNumber& number, Compressor compressor
   return absl::OkStatus();
 }
 
+// The idle stream of this chunk that is nearest before `offset`: it has the least to skip. Streams cannot go back.
 std::unique_ptr<ChunkStream> ChunkStreams::Take(const ChunkNumber& number, int64_t offset) {
   const std::lock_guard<std::mutex> lock(mutex_);
   auto nearest = idle_.end();
@@ -200,6 +202,7 @@ std::unique_ptr<ChunkStream> ChunkStreams::Take(const ChunkNumber& number, int64
   return stream;
 }
 
+// The oldest are closed, if all together have too much memory; the newest always stays.
 void ChunkStreams::Put(std::unique_ptr<ChunkStream> stream) {
   const std::lock_guard<std::mutex> lock(mutex_);
   idle_nbytes_ += stream->nbytes();

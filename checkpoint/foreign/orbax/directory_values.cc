@@ -35,6 +35,7 @@ absl::StatusOr<bool> IsFolder(const std::string& path) {
   return type == fs::file_type::directory;
 }
 
+// zarr's plain layout: a key is the path of a file below the directory.
 class DirectoryValues final : public KeyValues {
  public:
   explicit DirectoryValues(const std::string& directory) : files_(directory) {}

@@ -17,6 +17,9 @@ absl::Status Damaged() { return absl::DataLossError("its LZ4 block is damaged, o
 
 }  // namespace
 
+// A block is a list of sequences: a token with two half bytes, the number of literals and the length of a match less 4;
+// more length bytes if a half is 15; the literals; the distance of the match. The last one ends after its literals.
+// Source: lz4_Block_format.md.
 absl::Status InflateLz4(std::string_view block, absl::Span<std::byte> out) {
   size_t in = 0;
   size_t made = 0;

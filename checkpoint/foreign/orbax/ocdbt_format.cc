@@ -17,6 +17,9 @@
 namespace fsdp {
 namespace {
 
+// A frame is: magic (4 bytes, big-endian), length of the frame (8), version and compression (varints), the body, which
+// may be one zstd frame, and a CRC32C of all bytes before it (4). All other numbers are little-endian or varints.
+// Source: tensorstore, kvstore/ocdbt/format (data_file_id.cc, manifest.cc, btree.cc, codec_util.cc).
 constexpr uint32_t kManifestMagic = 0x0cdb3a2a;
 constexpr uint32_t kNodeMagic = 0x0cdb20de;
 constexpr size_t kCrcBytes = 4;
@@ -71,6 +74,9 @@ absl::Status CheckInside(std::string_view path) {
   return absl::OkStatus();
 }
 
+// The paths of data files, each without what it has in common with the one before: first all lengths of common
+// prefixes, then of suffixes, then of base paths, then the suffixes themselves. The base path of a file is the part of
+// its name that the nodes in it need not repeat: it is put before their own paths.
 absl::StatusOr<std::vector<OcdbtPlace>> ReadFileTable(OcdbtCursor& cursor, std::string_view base) {
   const uint64_t count = cursor.Varint(kMaxOcdbtNodeEntries);
   const std::vector<uint64_t> prefix = cursor.Varints(count == 0 ? 0 : count - 1, kMaxOcdbtPathBytes);
@@ -103,6 +109,7 @@ int64_t OcdbtBodyLimit(int64_t frame_bytes) {
   return std::min(kMost, kLeast + 8 * frame_bytes);
 }
 
+// Only the newest version is of interest, but the columns are stored one after the other, so all of them are read.
 absl::StatusOr<OcdbtManifest> ParseOcdbtManifest(std::string_view frame) {
   FSDP_ASSIGN_OR_RETURN(const std::string body, OpenFrame(frame, kManifestMagic));
   OcdbtCursor cursor(body);
@@ -162,6 +169,9 @@ absl::StatusOr<OcdbtNode> OcdbtNode::Parse(std::string_view frame, std::string_v
   return node;
 }
 
+// Columns again: lengths of the prefixes and suffixes of all keys, the suffixes, then for a leaf lengths and kinds of
+// values, files and offsets of those outside, and the inline values; for an inner node files, offsets, lengths and
+// three sums per child. Nothing is copied: the columns of numbers are kept, and offsets of the text in body_.
 absl::Status OcdbtNode::ParseBody(std::string_view base) {
   OcdbtCursor cursor(body_);
   height_ = static_cast<int>(cursor.Fixed(1));
@@ -208,6 +218,7 @@ absl::Status OcdbtNode::ParseBody(std::string_view base) {
   }
   if (!cursor.ok()) return Truncated("list of values");
   if (cursor.left() != 0) return absl::DataLossError("there are bytes behind its last value");
+  // Checked here, so that the visitors need no checks.
   const bool is_known = std::all_of(file_.begin(), file_.end(), [&](uint64_t file) { return file < files_.size(); });
   return is_known ? absl::OkStatus() : absl::DataLossError("a value is in a data file that the node does not name");
 }
@@ -217,6 +228,7 @@ absl::Status OcdbtNode::VisitValues(
   std::string key;
   size_t key_at = keys_begin_;
   size_t value_at = values_begin_;
+  // The files and offsets have an element only for each value that is not inline.
   size_t placed = 0;
   for (size_t i = 0; height_ == 0 && i < suffix_bytes_.size(); ++i) {
     key.resize(prefix_bytes_[i]);

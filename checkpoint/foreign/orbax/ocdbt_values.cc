@@ -41,10 +41,15 @@ std::string Range(const OcdbtPlace& place) {
   return absl::StrCat(Printable(place.file), ", bytes ", place.offset, " to ", place.offset + place.nbytes);
 }
 
+// The whole B+tree is walked once, when it is opened: its nodes are small next to the values, and only a complete list
+// of keys can be compared with what the manifest and _METADATA state. What stays in memory is a sorted array of entries
+// of 32 bytes; the text of keys is shared, since the chunks of one array have one long name before the slash.
 class OcdbtValues final : public KeyValues {
  public:
   explicit OcdbtValues(const std::string& directory) : files_open_(directory) {}
 
+  // The manifest states how many keys and bytes of nodes its tree has. A node that was replaced by one of an older
+  // version, with a right CRC, is noticed by these sums.
   absl::Status Open() {
     FSDP_ASSIGN_OR_RETURN(const OcdbtManifest manifest, ReadManifest());
     if (manifest.root.nbytes != 0) {
@@ -88,6 +93,7 @@ class OcdbtValues final : public KeyValues {
     return opened.file->Read(place.offset + offset, out);
   }
 
+  // Keys are sorted, so those that begin with `name` and a slash are neighbours.
   absl::Status VisitKeys(const std::string& name,
                          const std::function<void(std::string_view rest)>& visit) const override {
     const std::string prefix = name + "/";
@@ -127,6 +133,7 @@ class OcdbtValues final : public KeyValues {
                             [this](const Entry& entry, const std::string& k) { return Compare(entry, k) < 0; });
   }
 
+  // A file that is no manifest may be a pointer of Git LFS or a page of HTML: then the error says so.
   absl::StatusOr<OcdbtManifest> ParseManifest(const std::string& name) {
     FSDP_ASSIGN_OR_RETURN(const std::string bytes,
                           ReadFile(PosixFileSystem(), JoinPath(files_open_.directory(), name), kMaxManifestBytes));
@@ -171,6 +178,7 @@ class OcdbtValues final : public KeyValues {
     return is_placed_ || status.ok() ? status : (is_placed_ = true, Annotate(status, Range(place)));
   }
 
+  // A node that is visited twice would make a small file a large tree, or an endless one.
   absl::Status VisitNode(const OcdbtPlace& place, int height, const std::string& prefix, const std::string& first) {
     if (!visited_.emplace(place.file, place.offset).second) {
       return absl::DataLossError("two places of the tree refer to this node");
@@ -191,6 +199,7 @@ class OcdbtValues final : public KeyValues {
     });
   }
 
+  // The range is compared with the file and the limit before memory is taken for it.
   absl::StatusOr<OcdbtNode> ReadNode(const OcdbtPlace& place) {
     FSDP_ASSIGN_OR_RETURN(const OpenFiles::Opened opened, files_open_.Open(place.file));
     NumberOf(place.file);
@@ -212,6 +221,7 @@ class OcdbtValues final : public KeyValues {
     return absl::DataLossError(absl::StrCat("the file has only ", size, " bytes: it is truncated or another one"));
   }
 
+  // The number of a data file; entries have it in place of its path.
   uint32_t NumberOf(const std::string& path) {
     const auto [at, is_new] = number_of_.try_emplace(path, static_cast<uint32_t>(paths_.size()));
     if (is_new) {
@@ -222,6 +232,8 @@ class OcdbtValues final : public KeyValues {
     return at->second;
   }
 
+  // Adds an entry. Keys must come in ascending order, and not before the key by which the parent found this node: the
+  // search by bisection relies on the order.
   absl::Status Add(const std::string& key, const std::string& first, const OcdbtValue& value,
                    const std::vector<uint32_t>& numbers) {
     const bool is_in_order = entries_.empty() || Compare(entries_.back(), key) < 0;

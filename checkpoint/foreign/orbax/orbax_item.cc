@@ -81,6 +81,8 @@ class Texts {
 
 }  // namespace
 
+// First what was saved, by _METADATA, then what is stored; a difference of the two is damage, or a value that this
+// reader leaves out by name.
 absl::StatusOr<OrbaxItem> OrbaxItem::Open(const std::string& directory, int64_t first_number, ChunkMemory& memory) {
   OrbaxItem item(directory);
   FSDP_RETURN_IF_ERROR(item.ReadTree());
@@ -119,6 +121,8 @@ absl::Status OrbaxItem::ReadTree() {
   return absl::OkStatus();
 }
 
+// Both stores can be in one directory if a save was repeated with other options. Then only _METADATA says which is
+// meant.
 absl::Status OrbaxItem::OpenValues() {
   FSDP_ASSIGN_OR_RETURN(const bool has_manifest, IsThere(JoinPath(directory_, kOcdbtManifestName)));
   if (tree_ && tree_->use_ocdbt && !has_manifest) {
@@ -133,6 +137,7 @@ absl::Status OrbaxItem::OpenValues() {
   return absl::OkStatus();
 }
 
+// Numbers are handed out across all items, since the caches of chunks are shared by them.
 absl::Status OrbaxItem::OpenArrays(int64_t first_number, ChunkMemory& memory) {
   absl::flat_hash_set<std::string> leaves;
   for (const OrbaxLeaf& leaf : tree_ ? tree_->leaves : std::vector<OrbaxLeaf>()) {
@@ -155,6 +160,8 @@ absl::Status OrbaxItem::OpenArrays(int64_t first_number, ChunkMemory& memory) {
   return absl::OkStatus();
 }
 
+// Newer Orbax stores every chunk, so that a missing one is damage; older versions and zarr leave out chunks of fill
+// values, and nothing tells these from lost ones but the note.
 absl::Status OrbaxItem::CheckChunks(ZarrArray& array) {
   FSDP_RETURN_IF_ERROR(array.CountMissing());
   const int64_t missing = array.missing();
@@ -171,6 +178,7 @@ absl::Status OrbaxItem::CheckChunks(ZarrArray& array) {
   return absl::OkStatus();
 }
 
+// Every leaf must be stored: an array that is lost as a whole is no array of the store any more.
 absl::Status OrbaxItem::CheckLeaves() {
   const std::vector<std::string>& stored = values_->arrays();
   for (const OrbaxLeaf& leaf : tree_->leaves) {
@@ -186,6 +194,7 @@ absl::Status OrbaxItem::CheckLeaves() {
   return absl::OkStatus();
 }
 
+// A view into the text, which moves into this function with the file's contents.
 absl::Status OrbaxItem::ReadTexts() {
   const auto is_text = [](const OrbaxLeaf& leaf) { return leaf.kind == OrbaxLeaf::Kind::kText; };
   if (!tree_ || std::none_of(tree_->leaves.begin(), tree_->leaves.end(), is_text)) return absl::OkStatus();

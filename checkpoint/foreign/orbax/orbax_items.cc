@@ -23,6 +23,7 @@ namespace {
 constexpr int64_t kMaxStepMetadataBytes = int64_t{64} << 20;
 constexpr char kCommitName[] = "commit_success.txt";
 
+// The handlers whose items are trees of arrays: such an item without arrays is damaged.
 bool IsTreeHandler(const std::string& handler) {
   return absl::StrContains(handler, "TreeCheckpointHandler") ||
          absl::StrContains(handler, "StandardCheckpointHandler") ||
@@ -97,6 +98,7 @@ absl::Status OrbaxItems::AddAll(const std::string& directory, ChunkMemory& memor
     const auto handler = handlers.find(name);
     FSDP_RETURN_IF_ERROR(AddOther(name, folder, handler == handlers.end() ? "" : handler->second));
   }
+  // A step with JSON only has no tensors.
   if (trees_.empty()) {
     return absl::DataLossError(absl::StrCat(directory, " has no item with arrays: expected ", kOrbaxTreeName,
                                             " or an OCDBT database in a folder of it"));

@@ -57,6 +57,9 @@ struct StatePath {
   }
 };
 
+// Names of optax: "opt_state.0.mu.layers_0.kernel" is a state of parameter "layers_0.kernel", and between the branch
+// and the name of the parameter is the path of the state in optax's tuples. PyTorch's users look for "mu", so the last
+// part of the path is its name, unless two transformations have the same; then the whole path is.
 class Naming {
  public:
   Naming(const std::vector<OrbaxArrayName>& arrays, std::string place)
@@ -99,6 +102,7 @@ class Naming {
     return std::nullopt;
   }
 
+  // Two passes: whether a name is unique is known only when all states are.
   void NameStates(const std::vector<StatePath>& states) {
     std::map<std::string, std::set<std::string>> paths;  // by their last part
     for (const StatePath& state : states) paths[state.Last()].insert(state.path);
@@ -132,6 +136,8 @@ std::vector<size_t> CountersOf(const std::vector<OrbaxArrayName>& arrays, const 
 
 }  // namespace
 
+// A TrainState of Flax has branches "params" and "opt_state"; what is neither is extra. A tree without them is a model,
+// unless it has an optimizer's branch, since then the parameters would be guessed.
 absl::StatusOr<OrbaxNames> NameOrbaxArrays(const std::vector<OrbaxArrayName>& arrays,
                                            const std::vector<std::string>& items) {
   const absl::StatusOr<std::optional<std::string>> place = PlaceOfBranches(arrays, items);

@@ -44,6 +44,8 @@ absl::StatusOr<bool> IsItem(const std::string& directory) {
   return HasZarrArray(directory);
 }
 
+// A step of a CheckpointManager has _CHECKPOINT_METADATA; in earlier versions only its folders tell. Few of them are
+// looked at, because this question is asked of every directory that a user names.
 absl::StatusOr<bool> HoldsItems(const std::string& directory) {
   FSDP_ASSIGN_OR_RETURN(const bool is_step, IsThere(JoinPath(directory, kOrbaxStepName)));
   if (is_step) return true;

@@ -37,6 +37,7 @@ uint64_t U64(const std::byte* bytes) {
   return value;
 }
 
+// The elements of a chunk that is not stored.
 // Writes `fill` to each element of a box with these counts and strides.
 void Fill(const std::vector<StridedDim>& dims, size_t d, const std::string& fill, std::byte* to) {
   if (d == dims.size()) {
@@ -84,6 +85,8 @@ absl::StatusOr<ZarrArray> ZarrArray::Open(const KeyValues& values, const std::st
   if (!metadata.ok()) return Annotate(metadata.status(), key);
   array.metadata_ = *std::move(metadata);
   array.grid_ = GridOf(array.metadata_.shape, array.metadata_.chunk);
+  // A read of rows touches each chunk of a band once. If the decoded band fits into the cache, chunks are decoded
+  // whole; if not, and if the order of elements is the order of reads, they are decoded as streams.
   const bool is_c_order = array.metadata_.strides == RowMajorStrides(array.metadata_.chunk);
   int64_t band_chunks = 1;
   for (size_t d = 1; d < array.grid_.size(); ++d) band_chunks *= std::max<int64_t>(array.grid_[d], 1);
@@ -92,6 +95,7 @@ absl::StatusOr<ZarrArray> ZarrArray::Open(const KeyValues& values, const std::st
   return array;
 }
 
+// By listing the keys, which is cheaper than looking for each chunk: a fresh optimizer's zeros are often not stored.
 absl::Status ZarrArray::CountMissing() {
   int64_t found = 0;
   std::vector<std::string> shards;
@@ -132,6 +136,8 @@ absl::StatusOr<std::optional<ValuePlace>> ZarrArray::Find(const std::vector<int6
   return place;
 }
 
+// A shard is a value with many chunks and an index of (offset, length) pairs at its beginning or end. The decoded index
+// is kept in the cache of chunks, since the next read is most likely of the same shard.
 absl::StatusOr<std::optional<ValuePlace>> ZarrArray::FindInShard(const std::vector<int64_t>& index) const {
   std::vector<int64_t> shard;
   std::vector<int64_t> inside;
@@ -164,6 +170,7 @@ absl::StatusOr<std::optional<ValuePlace>> ZarrArray::FindInShard(const std::vect
   const std::byte* const entry = entries->data() + PlaceIn(chunks, inside) * kIndexEntryBytes;
   const uint64_t offset = U64(entry);
   const uint64_t nbytes = U64(entry + 8);
+  // The mark for a chunk that is not stored.
   if (offset == UINT64_MAX && nbytes == UINT64_MAX) return std::nullopt;
   const auto size = static_cast<uint64_t>(whole->nbytes);
   if (offset > size || nbytes > size - offset) {
@@ -188,6 +195,8 @@ absl::StatusOr<ChunkCache::Bytes> ZarrArray::Decode(const ValuePlace& place) con
   return elements;
 }
 
+// Three ways to the elements: straight from the file, by a stream that goes on where the last read ended, or from the
+// cache of decoded chunks.
 absl::Status ZarrArray::ReadChunk(const ChunkNumber& number, const ValuePlace& place, StridedBox part,
                                   std::byte* out) const {
   if (metadata_.codec.is_plain()) {
@@ -212,6 +221,8 @@ absl::Status ZarrArray::ReadChunk(const ChunkNumber& number, const ValuePlace& p
       std::move(part), out);
 }
 
+// Reads the elements that the box has in common with chunk `index`. `first` is the element of the array that belongs to
+// the beginning of `out`; the offsets within chunk and array are sums over the dimensions.
 absl::Status ZarrArray::ReadPart(const std::vector<int64_t>& index, const Box& box, int64_t first,
                                  std::byte* out) const {
   const std::vector<int64_t> row_major = RowMajorStrides(metadata_.shape);
@@ -245,6 +256,8 @@ absl::Status ZarrArray::ReadPart(const std::vector<int64_t>& index, const Box& b
   return status.ok() ? status : Annotate(status, KeyValues::Describe(*place));
 }
 
+// An interval of row-major elements is a few boxes (a part of the first row, whole rows, a part of the last); each box
+// touches a grid of chunks.
 absl::Status ZarrArray::Read(const Interval& interval, std::byte* out) const {
   for (const Box& box : BoxesOf(metadata_.shape, interval)) {
     const size_t rank = box.start.size();
@@ -268,6 +281,7 @@ absl::Status ZarrArray::Read(const Interval& interval, std::byte* out) const {
       ++index[d - 1];
     }
   }
+  // The parts of a complex number are swapped one by one.
   if (metadata_.is_swapped) {
     const int64_t part = SizeOf(PartOf(*metadata_.dtype));
     std::byte* const end = out + interval.size() * element_bytes();

@@ -86,6 +86,7 @@ absl::Status PartBytes(const ZarrDType& dtype, const JsonView& value, char* out)
 
 }  // namespace
 
+// "<f4" of version 2, or "float32", "bfloat16", "float8_e4m3fn" of version 3 and of ml_dtypes.
 std::optional<ZarrDType> ZarrDTypeOfName(std::string_view name) {
   if (name.size() > 2 && (name[0] == '<' || name[0] == '>' || name[0] == '|')) {
     const auto at = NumPyTypes().find(name.substr(1));
@@ -98,6 +99,7 @@ std::optional<ZarrDType> ZarrDTypeOfName(std::string_view name) {
   return dtype.ok() ? std::make_optional(ZarrDType{*dtype, false}) : std::nullopt;
 }
 
+// A complex fill value is an array of two numbers; null, and no value, is zero, as tensorstore reads it.
 absl::StatusOr<std::string> FillBytes(const ZarrDType& dtype, const std::optional<JsonView>& fill) {
   std::string bytes(SizeOf(dtype.dtype), '\0');
   if (!fill || fill->text() == "null") return bytes;

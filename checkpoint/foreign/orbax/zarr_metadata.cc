@@ -58,6 +58,7 @@ absl::Status CheckFormat(const JsonView& json, int64_t expected) {
   return absl::DataLossError(absl::StrCat("zarr_format is ", format, ", expected ", expected));
 }
 
+// A chunk's size comes from the file and becomes the size of memory.
 absl::Status CheckChunkBytes(const ZarrMetadata& array) {
   const int64_t size = array.dtype ? SizeOf(*array.dtype) : 1;
   if (array.chunk.numel() <= kMaxChunkBytes / size && array.stored().numel() <= kMaxChunkBytes / size) {
@@ -85,6 +86,8 @@ std::vector<int64_t> RowMajorOrder(int rank) {
   return order;
 }
 
+// A dtype without a counterpart (int4, text) is no error here: the array is named as unreadable, and the others stay
+// readable.
 absl::Status SetDType(const std::string& name, const std::optional<JsonView>& fill, ZarrMetadata& array) {
   array.dtype_name = name;
   const std::optional<ZarrDType> dtype = ZarrDTypeOfName(name);
@@ -181,6 +184,7 @@ class Codecs {
     return TextMember(item, "name");
   }
 
+  // "bytes" may be swapped on top of the dtype's own order only in version 3, whose dtypes have none.
   absl::Status SetByteOrder(const JsonView& configuration, bool is_index) {
     const std::optional<JsonView> member = configuration.Find("endian");
     const std::string endian = member ? member->string().value_or("") : "little";
@@ -221,6 +225,7 @@ class Codecs {
 
 }  // namespace
 
+// "0.1" or "0/1" in version 2, "c/0/1" in version 3; an array without dimensions has one chunk, "0" or "c".
 std::string ZarrMetadata::KeyOf(absl::Span<const int64_t> index) const {
   const std::string between(1, separator);
   std::string numbers = absl::StrJoin(index, between);
@@ -228,6 +233,8 @@ std::string ZarrMetadata::KeyOf(absl::Span<const int64_t> index) const {
   return index.empty() ? key_prefix : absl::StrCat(key_prefix, between, numbers);
 }
 
+// The reverse of KeyOf. Numbers with leading zeros or beyond the grid are not the array's: other files may be next to
+// its chunks.
 std::optional<std::vector<int64_t>> ZarrMetadata::IndexOfKey(std::string_view rest) const {
   if (shape.rank() == 0) {
     return rest == KeyOf({}) ? std::make_optional(std::vector<int64_t>()) : std::nullopt;
@@ -259,6 +266,7 @@ std::vector<int64_t> GridOf(const Shape& shape, const Shape& part) {
   return grid;
 }
 
+// Version 2: https://zarr-specs.readthedocs.io/en/latest/v2/v2.0.html
 absl::StatusOr<ZarrMetadata> ParseZarray(std::string_view text) {
   FSDP_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(text));
   FSDP_RETURN_IF_ERROR(CheckFormat(json, 2));
@@ -288,6 +296,8 @@ absl::StatusOr<ZarrMetadata> ParseZarray(std::string_view text) {
   return array;
 }
 
+// Version 3: https://zarr-specs.readthedocs.io/en/latest/v3/core/index.html. What it says must be understood wholly: an
+// unknown codec, grid or transformer would make other elements.
 absl::StatusOr<ZarrMetadata> ParseZarrJson(std::string_view text) {
   FSDP_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(text));
   FSDP_RETURN_IF_ERROR(CheckFormat(json, 3));

@@ -14,6 +14,7 @@ namespace fsdp {
 absl::Status InflateZlib(std::string_view stream, absl::Span<std::byte> out) {
   constexpr size_t kMostBytes = std::numeric_limits<uInt>::max() / 2;
   z_stream z = {};
+  // zlib recognises either by its header: zarr's "zlib" and "gzip" differ only in it.
   constexpr int kZlibOrGzip = 32 + MAX_WBITS;
   if (inflateInit2(&z, kZlibOrGzip) != Z_OK) return absl::ResourceExhaustedError("no memory for a stream of zlib");
   const absl::Cleanup end = [&] { inflateEnd(&z); };

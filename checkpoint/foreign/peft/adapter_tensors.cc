@@ -75,6 +75,7 @@ absl::Status Missing(const std::string& module, std::string_view has, std::strin
                                           std::string(lacks), ": the adapter is incomplete"));
 }
 
+// The names decide what a module is; half a pair means that the file is incomplete, since PEFT always saves both.
 absl::StatusOr<LoraModule> Pair(const std::string& module, const Found& found) {
   if (found.a && !found.b) return Missing(module, "lora_A", "lora_B");
   if (found.b && !found.a) return Missing(module, "lora_B", "lora_A");
@@ -91,6 +92,8 @@ absl::StatusOr<LoraModule> Pair(const std::string& module, const Found& found) {
 
 }  // namespace
 
+// Each tensor is a part of a LoRA module, a whole tensor that replaces one of the base (modules_to_save), or a reason
+// to refuse: another method's tensors would change the model if they were left out.
 absl::StatusOr<AdapterTensors> SortAdapter(const StateDict& adapter) {
   AdapterTensors sorted;
   std::map<std::string, Found> modules;

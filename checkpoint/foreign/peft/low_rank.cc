@@ -64,6 +64,10 @@ absl::Status AddProduct(const T* product, double scale, DType dtype, std::byte* 
   return Convert(kDTypeOf<T>, values.data(), dtype, weight, numel);
 }
 
+// W += scale * B A, tile by tile: neither factor needs to be in memory as a whole, however large the rank is, and an
+// interval of the weight reads only the rows of B and the columns of A that it needs. The sums run over the rank in
+// ascending order with one rounding per term, as PyTorch's matrix product on hosts does for such sizes; that is what
+// makes bfloat16 results equal.
 // A tile of the weight and the parts of both factors that it needs.
 template <typename T>
 struct Tile {
@@ -74,6 +78,7 @@ struct Tile {
 };
 
 template <typename T>
+// For a transposed weight [in, out] the product is (B A)^T = A^T B^T.
 absl::Status ReadFactors(const TensorSource& adapter, const LowRank& change, Tile<T>& tile) {
   const Interval all = {0, change.rank};
   if (!change.is_transposed) {
@@ -116,6 +121,7 @@ absl::Status AddRow(const Tile<T>& tile, const LowRank& change, const Interval& 
 }
 
 template <typename T>
+// Tiles are as large as memory allows for both factors, and go along rows first, so that rows of B are read once.
 absl::Status AddTiles(const TensorSource& adapter, const LowRank& change, const Interval& interval, DType dtype,
                       std::byte* weight) {
   const int64_t width = change.is_transposed ? change.out : change.in;
@@ -159,6 +165,7 @@ absl::Status AddScaledAs(const TensorSource& adapter, const StateKey& key, doubl
 
 }  // namespace
 
+// One float64 operand makes PyTorch compute in float64.
 absl::Status AddLowRank(const TensorSource& adapter, const LowRank& change, const Interval& interval, DType dtype,
                         std::byte* weight) {
   if (interval.empty()) return absl::OkStatus();

@@ -82,6 +82,8 @@ struct NameRule {
   std::string Of(const std::string& name) const { return absl::StrCat(prefix, name.substr(strip)); }
 };
 
+// Everything is checked before the first element is read: names, shapes, dtypes, ranks and the orientation of weights.
+// The plan then says for each tensor of the base what changes it; what it does not name stays as it is.
 class Planner {
  public:
   Planner(const StateDict& base, const StateDict& adapter, const AdapterConfig& config)
@@ -113,6 +115,7 @@ class Planner {
  private:
   const ShardedTensor& OfAdapter(const StateKey& key) const { return *adapter_.FindTensor(key); }
 
+  // Patterns come from a file and run over names from another: the product of both is bounded.
   absl::Status CheckWork() const {
     double bytes = 0;
     for (const auto& [module, lora] : tensors_.modules) bytes += static_cast<double>(module.size());
@@ -143,6 +146,7 @@ class Planner {
     return absl::OkStatus();
   }
 
+  // PEFT matches whole components at the end of a name.
   bool IsTarget(const std::string& module) const {
     if (module.size() > kMaxAdapterNameBytes) return false;
     for (size_t at = 0;;) {
@@ -169,6 +173,9 @@ class Planner {
                        [&](const std::string& name) { return name.size() > rule.strip && IsInBase(rule.Of(name)); });
   }
 
+  // The base's names may differ from the adapter's by a prefix: it may be the inner model of the one that was trained
+  // ("model." is missing), or a part of a larger one. A rule counts only if it maps every name, and only if it is the
+  // only one that does.
   absl::Status FindRule() {
     const std::vector<std::string> names = NeededNames();
     if (Fits({}, names)) return absl::OkStatus();
@@ -292,6 +299,7 @@ class Planner {
                                                    ": is it the model that the adapter was trained on?"));
   }
 
+  // The rank that the config states and the shape of A must agree: the scale is computed from the config's.
   absl::StatusOr<LowRank> LowRankOf(const std::string& module, const LoraModule& lora, const ShardedTensor& weight) {
     const ShardedTensor& a = OfAdapter(lora.a);
     const ShardedTensor& b = OfAdapter(lora.b);
@@ -318,6 +326,8 @@ class Planner {
     return change;
   }
 
+  // Shapes tell, unless the weight is square; then fan_in_fan_out does, and the plan is refused if other modules show
+  // that it is wrong.
   absl::StatusOr<bool> IsTransposed(const std::string& module, const LoraModule& lora, const ShardedTensor& weight) {
     const Shape& shape = weight.shape;
     const Shape& a = OfAdapter(lora.a).shape;

@@ -36,6 +36,8 @@ std::string TextOf(const std::map<StateKey, TensorChange>& changes) {
   return text;
 }
 
+// The merged model as a source: every reader and writer works on it, and nothing is stored in between. A change is
+// applied to each interval as it is read.
 class MergedSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
   MergedSource(std::unique_ptr<TensorSource> base, std::unique_ptr<TensorSource> adapter, MergePlan plan)

@@ -71,6 +71,9 @@ bool EndsWithPlain(std::string_view name, std::string_view plain) {
 
 }  // namespace
 
+// Thompson's construction: each part of the expression becomes a fragment of a nondeterministic automaton with open
+// ends, which the next part closes. Matching follows all states side by side (MatchesEndOf), so its time is states x
+// bytes and no expression can make it exponential, as it can with backtracking.
 class NamePatternParser {
  public:
   explicit NamePatternParser(const std::string& text) : text_(text) {}
@@ -145,6 +148,7 @@ class NamePatternParser {
     return all;
   }
 
+  // "x*" is a split that leads into x, whose ends lead back to the split; "x+" enters at x; "x?" has the ends of both.
   absl::StatusOr<Fragment> Repeated(int depth) {
     FSDP_ASSIGN_OR_RETURN(Fragment one, Atom(depth));
     if (at_ == text_.size()) return one;
@@ -271,6 +275,7 @@ void NamePattern::Enter(size_t state, size_t at, std::string_view name, std::vec
   }
 }
 
+// PEFT asks re.match(".*\.PATTERN$") and PATTERN itself: a match may begin at the start of the name or after any dot.
 bool NamePattern::MatchesEndOf(std::string_view name) const {
   if (states_.empty()) return EndsWithPlain(name, plain_);
   std::vector<bool> active(states_.size());

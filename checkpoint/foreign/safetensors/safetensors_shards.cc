@@ -67,10 +67,13 @@ std::optional<std::vector<Interval>> Common(const Part& part, const std::vector<
   return common;
 }
 
+// Every file's header says where its parts begin in the whole tensors (saved_offsets), and nothing says how large these
+// are: the shape is the end of the farthest part, and the parts must then fill it exactly once.
 class ShardsSource final : public TensorSource {
  public:
   explicit ShardsSource(std::string path) : path_(std::move(path)) {}
 
+  // All headers are read first; tensors are made when every part is known.
   absl::Status Open() {
     const std::set<std::string> names = ShardNamesIn(path_);
     std::set<std::string> ranks;
@@ -131,6 +134,7 @@ class ShardsSource final : public TensorSource {
   }
 
  private:
+  // A tensor without a place, or a place without a number for each dimension, would be a part of nothing.
   absl::Status Add(const SafetensorsFile& file) {
     const auto info = file.header().metadata.find(kDcpShardingInfo);
     if (info == file.header().metadata.end()) {

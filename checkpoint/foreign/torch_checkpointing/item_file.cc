@@ -25,6 +25,8 @@ constexpr int64_t kMaxRawBytes = int64_t{64} << 10;
 
 }  // namespace
 
+// The file is closed again: a job of many ranks has more files than descriptors, so payload is read through the pool,
+// which opens them as needed.
 absl::StatusOr<std::unique_ptr<ItemFile>> ItemFile::Open(const std::string& directory, const ItemLayout& layout,
                                                          const TensorSourceOptions& options, FilePool& pool) {
   std::unique_ptr<ItemFile> item(new ItemFile(layout));
@@ -44,6 +46,8 @@ absl::StatusOr<std::unique_ptr<ItemFile>> ItemFile::Open(const std::string& dire
   return item;
 }
 
+// The tree of the pickle stays with its tensors as numbers; the joiner takes it (TakeRoot) and forgets the rest of the
+// archive but the places of storages.
 absl::Status ItemFile::ReadTorch(const File& file, const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const FileSlice slice, FileSlice::Whole(file));
   FSDP_ASSIGN_OR_RETURN(const std::string head, slice.ReadText(0, std::min<int64_t>(slice.nbytes, 4)));
@@ -72,6 +76,7 @@ absl::Status ItemFile::ReadSafetensors(const std::string& path) {
   return absl::OkStatus();
 }
 
+// A file that is no dict of tensors becomes one value: JSON as it is, other bytes as a bytes object of Python.
 absl::Status ItemFile::ReadValue(const File& file) {
   const bool is_json = layout_.format == ItemFormat::kJson;
   FSDP_ASSIGN_OR_RETURN(const FileSlice slice, FileSlice::Whole(file));
@@ -108,6 +113,7 @@ const DTensor* ItemFile::dtensor(int tensor) const {
   return layout_.format == ItemFormat::kTorch ? archive_.tree.tensors.dtensor(tensor) : nullptr;
 }
 
+// Made on request from what the file's table has, because a file may have a million tensors.
 LocalTensor ItemFile::tensor(int tensor) const {
   LocalTensor local;
   if (layout_.format != ItemFormat::kTorch) {
@@ -148,6 +154,7 @@ absl::Status ItemFile::ReadBox(FilePool& pool, int tensor, const std::vector<int
   if (local.is_contiguous && shape == local.shape) {
     status = file->Read(local.offset + interval.begin * size, absl::MakeSpan(out, interval.size() * size));
   } else {
+    // The box is a view of the local tensor with the same strides that begins at its first element.
     int64_t first = 0;
     for (int d = 0; d < shape.rank(); ++d) first += start[d] * local.strides[d];
     status = ReadStridedInterval(*file, {local.offset + first * size, size, shape, local.strides}, interval, out);
@@ -155,6 +162,8 @@ absl::Status ItemFile::ReadBox(FilePool& pool, int tensor, const std::vector<int
   return status.ok() ? status : Annotate(status, layout_.file);
 }
 
+// The cheapest proof first: CRCs that the archive has recorded cover exactly these bytes if both tensors are their
+// whole storage; else the bytes themselves, as long as there are not too many of them. nullopt: not compared.
 absl::StatusOr<std::optional<bool>> AreCopies(FilePool& pool, const ItemFile& a, int tensor_of_a, const ItemFile& b,
                                               int tensor_of_b, int64_t max_bytes) {
   constexpr int64_t kBlockBytes = int64_t{1} << 20;

@@ -3,6 +3,8 @@
 
 namespace fsdp {
 
+// Each file has its own copy of the mesh, which differs only in the rank that wrote it. One object for all of them, so
+// that meshes are compared by pointers and a rank's place is one lookup.
 std::shared_ptr<const StoredMesh> ItemMeshes::Find(const StoredMesh& mesh) {
   const auto known = of_file_.find(&mesh);
   if (known != of_file_.end()) return known->second;

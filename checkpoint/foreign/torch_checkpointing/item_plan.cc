@@ -32,6 +32,10 @@ constexpr int64_t kMaxMetadataBytes = int64_t{1} << 30;
 constexpr size_t kMaxFamilies = 256;
 constexpr char kUnfinished[] = "tmp_";
 
+// Two ways to a plan. With metadata.pkl it is the list of files, and each one must be there. Without it the names must
+// do: ITEM_RANK.ENDING of torch_checkpointing, or one torch file per rank as FSDP2's users save them. Names are
+// ambiguous ("epoch_0.pt" is no rank), so the second way also wants DTensors in a file, or a model with other items
+// beside it.
 // Files whose names differ only in the rank.
 struct Family {
   std::string item;
@@ -51,10 +55,12 @@ struct RankName {
   std::string ending;
 };
 
+// Read from the end: an item's own name may have underscores and digits.
 std::optional<RankName> ParseRankName(const std::string& name) {
   constexpr size_t kMaxDigits = 6;
   const size_t dot = name.rfind('.');
   if (dot == name.npos || dot + 1 == name.size()) return std::nullopt;
+  // The rank has at least one digit, and a name before it.
   const size_t line = name.find_last_not_of("0123456789", dot - 1);
   if (line == name.npos || line == 0 || name[line] != '_' || line + 1 == dot || dot - line - 1 > kMaxDigits) {
     return std::nullopt;
@@ -93,6 +99,7 @@ bool MayCountRanks(const std::string& item) {
   return !RankFileNames({absl::StrCat(item, "_0.pt"), absl::StrCat(item, "_1.pt")}).empty();
 }
 
+// Opening a file is the only proof, but this is asked of every directory with torch files.
 // Looks into the first few: there may be any number of torch files.
 bool HasDTensorsOf(const std::string& directory, const std::vector<Family>& families) {
   constexpr int kMostOpened = 16;
@@ -155,6 +162,7 @@ absl::Status AddFamily(const std::string& directory, const Family& family, ItemP
                                             "the ", plan.world_size, " that the other files are of: remove what is of ",
                                             "another save"));
   }
+  // An item of rank 0 only is one that all ranks share, such as the step. Any other gap is a file that was lost.
   const bool is_of_rank_0 = family.names.size() == 1 && family.names.begin()->first == 0;
   if (!family.is_complete(plan.world_size) && !is_of_rank_0) {
     int missing = 0;
@@ -199,6 +207,8 @@ absl::Status PlanUnlisted(const std::string& directory, const std::vector<std::s
     for (const std::string& name : found.one_per_rank) item.files.emplace_back(ItemLayout{name, ItemFormat::kTorch});
     return absl::OkStatus();
   }
+  // The number of ranks is one more than the highest in a name: torch files only, since others may count something
+  // else.
   int last = 0;
   size_t torch = 0;
   for (const Family& family : found.families) {
@@ -224,6 +234,8 @@ absl::Status PlanUnlisted(const std::string& directory, const std::vector<std::s
   return absl::OkStatus();
 }
 
+// Files that metadata.pkl does not name can still be items, if they were saved without tensors; one with the name of an
+// item that it does name is a leftover.
 absl::Status PlanListed(const std::string& directory, const std::vector<std::string>& names, ItemPlan& plan) {
   const std::string path = JoinPath(directory, kItemsMetadataName);
   {

@@ -76,6 +76,8 @@ absl::StatusOr<ItemTensors::Division> ItemTensors::DivisionOfDTensor(const ItemP
   return division;
 }
 
+// What is known of how a tensor is divided, from up to two places: a DTensor in the file itself, and the record of the
+// rank in metadata.pkl. If there are both they must agree; without any the tensor is whole.
 absl::StatusOr<ItemTensors::Division> ItemTensors::DivisionOf(const ItemPlace& place, int tensor) {
   const DTensor* const own = file_->dtensor(tensor);
   FSDP_ASSIGN_OR_RETURN(const ItemTensor::Record* const record, RecordOf(place, own));
@@ -84,6 +86,8 @@ absl::StatusOr<ItemTensors::Division> ItemTensors::DivisionOf(const ItemPlace& p
   division.dtype = file_->dtype(tensor);
   division.shape = file_->shape(tensor);
   if (record == nullptr) return division;
+  // From here the record decides: the file has a plain tensor, which must be as large as the record's part of this
+  // rank.
   const Shape local = division.shape;
   if (record->shards != nullptr) {
     division.shards = record->shards;
@@ -134,6 +138,7 @@ absl::StatusOr<const ItemTensor::Record*> ItemTensors::RecordOf(const ItemPlace&
                                     " says that other ranks have it"));
 }
 
+// The first rank that has the tensor decides its shape, dtype and division; Merge compares the others with them.
 absl::StatusOr<int> ItemTensors::Add(const ItemPlace& place, int tensor) {
   FSDP_ASSIGN_OR_RETURN(const Division division, DivisionOf(place, tensor));
   const auto number = static_cast<int>(items_.tensors.size());
@@ -142,6 +147,7 @@ absl::StatusOr<int> ItemTensors::Add(const ItemPlace& place, int tensor) {
   joined.shape = division.shape;
   joined.dtensor = division.dtensor;
   names_.push_back(place.name);
+  // One slot for each place of the mesh. Replicas share the slot of the first copy, since only one is read.
   if (joined.dtensor != nullptr) {
     joined.parts.resize(joined.dtensor->mesh->ranks.size());
     if (division.place >= 0) joined.parts[FirstCopyOf(*joined.dtensor, division.place)] = {file_number_, tensor};
@@ -167,6 +173,7 @@ int ItemTensors::IdentityOf(int number, int tensor) {
   return items_.tensors[first].shape == items_.tensors[number].shape ? first : number;
 }
 
+// False if the tensor is each rank's own and differs, as generators' states do: then the caller keeps both.
 absl::StatusOr<bool> ItemTensors::Merge(const ItemPlace& place, int tensor, int number) {
   FSDP_ASSIGN_OR_RETURN(const Division division, DivisionOf(place, tensor));
   JoinedItem& joined = items_.tensors[number];
@@ -195,6 +202,8 @@ absl::StatusOr<bool> ItemTensors::Merge(const ItemPlace& place, int tensor, int 
   return true;
 }
 
+// A part that is already there must be an equal copy. Parts over another mesh, as with tied weights of two stages of a
+// pipeline, are further copies of the whole.
 absl::Status ItemTensors::MergePart(const ItemPlace& place, const Division& division, const LocalPart& part,
                                     JoinedItem& joined) {
   if (division.place < 0) return absl::OkStatus();
@@ -226,6 +235,7 @@ absl::Status ItemTensors::Compare(const ItemPlace& place, const LocalPart& known
                                     ", and nothing says how they are joined: give one of the files"));
 }
 
+// Boxes of different ranks must not overlap; equal ones are replicas.
 void ItemTensors::AddShards(const ItemPlace& place, const DefaultShards& shards, int tensor, int number) {
   JoinedItem& joined = items_.tensors[number];
   joined.has_shards = true;
@@ -267,6 +277,8 @@ absl::Status ItemTensors::Finish() {
   return absl::OkStatus();
 }
 
+// Called when all files are read: each part that is needed to make the tensor whole is there, or the missing rank is
+// named.
 absl::Status ItemTensors::CheckWhole(int number) const {
   const JoinedItem& joined = items_.tensors[number];
   const std::string& name = names_[number - first_];
@@ -287,6 +299,7 @@ absl::Status ItemTensors::CheckWhole(int number) const {
   return absl::OkStatus();
 }
 
+// metadata.pkl says which ranks have the tensor; a file without it is of another save.
 absl::Status ItemTensors::CheckSeen(const ItemTensor& tensor, int64_t seen) const {
   int64_t wanted = 0;
   for (const ItemTensor::Record& record : tensor.records) wanted += record.rank_count();

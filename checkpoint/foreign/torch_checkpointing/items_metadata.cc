@@ -95,6 +95,10 @@ absl::Status CheckFile(PickleValue value, const std::string& file) {
                    : Broken(value, absl::StrCat("the file ", Quote(file), " is not in the directory"));
 }
 
+// metadata.pkl is a pickled dict of plain values. Version 2.0: {"metadata": {item: {"rank_to_layout_info": {rank:
+// file}, "nested_path_to_metadata": {path: [record]}}}}; version 1.0 has the paths of all items in one dict and the
+// files by rank. A record is {"sharding_metadata": {"type", "data"}, "ranks"}. The parser copies what it needs, with a
+// bound on the sum, since parts of a pickle may be shared by any number of records.
 class Parser {
  public:
   absl::StatusOr<ItemsMetadata> Parse(PickleValue root) {
@@ -209,6 +213,7 @@ class Parser {
     return absl::OkStatus();
   }
 
+  // A path is a text of JSON: ["layers", 0, "weight"].
   absl::StatusOr<ItemPath> ParsePath(PickleValue value) {
     FSDP_ASSIGN_OR_RETURN(const std::string text, Text(value, kMaxPathBytes));
     FSDP_RETURN_IF_ERROR(Count(value, static_cast<int64_t>(text.size())));
@@ -330,6 +335,7 @@ class Parser {
     return placement;
   }
 
+  // Records share the pickled mesh, so its ranks are read once.
   absl::StatusOr<std::shared_ptr<const StoredMesh>> MeshOf(PickleValue value) {
     const auto known = meshes_.find(value.id());
     if (known != meshes_.end()) return known->second;
@@ -351,6 +357,7 @@ class Parser {
     return meshes_[value.id()] = std::move(mesh);
   }
 
+  // Three lists of equal lengths: where each shard is in the whole, where in the rank's tensor, and how large.
   absl::StatusOr<std::shared_ptr<const DefaultShards>> ShardsOf(PickleValue value) {
     auto result = std::make_shared<DefaultShards>();
     FSDP_ASSIGN_OR_RETURN(const PickleValue shape, Member(value, "global_shape"));
@@ -397,6 +404,7 @@ class Parser {
 
 }  // namespace
 
+// Lengths in front, so that a dot or a digit in a name cannot make two paths equal.
 std::string ItemPathKey(const std::string& above, std::string_view name, bool is_integer) {
   return absl::StrCat(above, is_integer ? "i" : "s", name.size(), ":", absl::string_view(name.data(), name.size()));
 }

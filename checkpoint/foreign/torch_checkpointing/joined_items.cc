@@ -43,6 +43,10 @@ bool CountsSteps(const ItemPlace& place, const PythonJson& value) {
 
 std::string NameOfRank(int rank) { return absl::StrCat("rank_", rank); }
 
+// The trees of all ranks' files are merged into one, file by file, so that only one file's tree is in memory besides
+// the result. Where ranks have the same path: tensors are parts or copies (ItemTensors); values must be equal, or
+// become a dict by rank, unless they are of an optimizer or count steps, where a difference means that the files are of
+// different saves.
 class ItemJoiner {
  public:
   ItemJoiner(const PlannedItem& item, const ItemPlan& plan, FilePool& pool, ItemMeshes& meshes, CopyBudget& budget,
@@ -96,6 +100,8 @@ class ItemJoiner {
 
  private:
   // The node as a part of the merged tree: its tensors get the numbers of JoinedItems.
+  // Moves the node instead of copying it; its form (list, integer keys) is kept, since it decides what the value
+  // becomes in Python.
   absl::StatusOr<TorchNode> Made(ItemPlace place, TorchNode& node) {
     if (node.kind() == Kind::kTensor) {
       ++names_;
@@ -122,6 +128,8 @@ class ItemJoiner {
     return made;
   }
 
+  // The order of the questions matters: nothing merges with anything, and a path that already became a dict by rank
+  // takes every further value.
   absl::Status Merge(ItemPlace place, TorchNode& node, TorchNode& into) {
     const bool has_int_name = into.has_int_name;
     if (IsNothing(node) && into.kind() != Kind::kValue) return absl::OkStatus();
@@ -227,6 +235,7 @@ class ItemJoiner {
     return absl::OkStatus();
   }
 
+  // Two paths of metadata.pkl that contradict each other, such as ["a"] and ["a", "b"], cannot both be in a dict.
   static absl::Status Insert(const std::string& name, const ItemPath& path, TorchNode leaf, TorchNode& root) {
     const auto broken = [&] {
       return absl::DataLossError(absl::StrCat("the path of ", Quote(name), " in ", kItemsMetadataName,
@@ -280,6 +289,7 @@ class ItemJoiner {
 
 }  // namespace
 
+// Items one after the other, and their files in the order of ranks, so that "the first rank" is the same in every run.
 absl::StatusOr<JoinedItems> JoinItems(const std::string& directory, const ItemPlan& plan,
                                       const TensorSourceOptions& options, FilePool& pool) {
   JoinedItems items;
@@ -313,6 +323,7 @@ absl::Status ReadJoinedItem(const JoinedItems& items, int tensor, const Interval
   const auto elements = [size](int64_t offset, absl::Span<std::byte> to) {
     return Interval{offset / size, (offset + static_cast<int64_t>(to.size())) / size};
   };
+  // Three forms of a joined tensor: boxes that the ranks state, one whole copy, or the parts of a DTensor.
   std::vector<JoinedPiece> pieces;
   if (joined.has_shards) {
     for (const JoinedItem::Shard& shard : joined.shards) {

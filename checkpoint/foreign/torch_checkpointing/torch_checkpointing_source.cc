@@ -96,6 +96,7 @@ class Source final : public TensorSource, public CoveringChecksums {
   bool has_checksums() const override { return pool_.has_checksums(); }
   absl::Status VerifyRest() const override { return pool_.VerifyRest(); }
 
+  // For view: an HDF5 file that refers to the bytes needs contiguous ones.
   // The parts, if the elements of each are consecutive.
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const TorchLeaf* const leaf, state_.FindLeaf(key));
@@ -124,6 +125,7 @@ class Source final : public TensorSource, public CoveringChecksums {
   }
 
  private:
+  // torch.optim's own state_dict(): "state" has integers as keys and param_groups have lists of them.
   // Optimizers that know their parameters only by numbers.
   std::vector<std::string> OptimizersById() const {
     std::vector<std::string> names;

@@ -36,6 +36,7 @@ absl::StatusOr<Digest> DecodeDigest(const JsonView& value) {
   return digest.ok() ? digest : absl::StatusOr<Digest>(Broken(absl::StrCat(Quote(*hex), " is not a digest")));
 }
 
+// As many digests as blocks, so that a block's digest is found by its number.
 absl::StatusOr<StoredExtent> DecodeExtent(const JsonView& object) {
   StoredExtent extent;
   FSDP_ASSIGN_OR_RETURN(extent.range, DecodeRange(object));
@@ -121,6 +122,8 @@ size_t MemoryOf(const StoredFile& file) {
 
 }  // namespace
 
+// A manifest is data: names must be plain file names and distinct, sums must not overflow, and what is made of it is
+// counted against a budget while it grows.
 absl::Status DecodeFiles(const JsonView& document, DecodeBudget& budget, std::vector<StoredFile>& files,
                          FileIndex& index) {
   FSDP_ASSIGN_OR_RETURN(const JsonView array, ArrayMember(document, "files"));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WordOnDeepSpeed: one file of a DeepSpeed checkpoint, which torch.save has written, read without the others. A file
-// with parts of ranks looks like a model, or an optimizer, and is none. Pure.
+// with parts of ranks looks like a model or an optimizer, but is not one. Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_PT_DEEPSPEED_PART_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_PT_DEEPSPEED_PART_H_
 

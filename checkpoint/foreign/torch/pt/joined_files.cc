@@ -54,6 +54,7 @@ absl::StatusOr<JoinedFiles> JoinOneFile(const std::string& path, const TensorSou
   return JoinedFiles{.files = std::move(files), .root = std::move(root), .tensors = std::move(tensors)};
 }
 
+// Every file that the index names is opened and must have exactly the tensors that the index places in it.
 absl::StatusOr<JoinedFiles> JoinIndexedFiles(const std::string& directory, const TensorSourceOptions& options) {
   const std::string index_path = JoinPath(directory, kTorchIndexName);
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
@@ -93,6 +94,7 @@ std::vector<TorchRankFile> RankFilesOf(const TorchFiles& files) {
   return ranks;
 }
 
+// The trees of all ranks become one (rank_tree.h); a tensor of it has one or more parts, each in a rank's file.
 absl::StatusOr<JoinedFiles> JoinRankFiles(const TorchFiles& files, RankState state) {
   const RankPartsEqual equal = [&](const RankPart& a, const RankPart& b) {
     return AreEqual({files[a.rank].get(), a.tensor}, {files[b.rank].get(), b.tensor});

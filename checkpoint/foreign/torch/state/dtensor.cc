@@ -112,6 +112,7 @@ std::string DTensor::ToString() const {
   return absl::StrCat("(", absl::StrJoin(texts, ", "), ") over the ranks ", mesh->ToString());
 }
 
+// A mesh is data of a file: its sizes bound loops and memory later on.
 absl::Status CheckMesh(const StoredMesh& mesh) {
   constexpr size_t kMaxDims = 16;
   const auto broken = [](const std::string& what) { return absl::DataLossError(absl::StrCat("a mesh ", what)); };
@@ -155,6 +156,8 @@ absl::Status CheckDTensor(const DTensor& tensor) {
   return OrderOf(tensor).status();
 }
 
+// torch.chunk along each dimension that is cut: parts of ceil(n / parts) elements, of which the last ones may be
+// smaller or empty. Cutting a part again is what several dimensions of a mesh do to one dimension of a tensor.
 Box BoxOf(const DTensor& tensor, int64_t place) {
   const absl::Span<const int64_t> dims = tensor.shape.dims();
   Box box = {std::vector<int64_t>(dims.size(), 0), {dims.begin(), dims.end()}};
@@ -170,6 +173,7 @@ Box BoxOf(const DTensor& tensor, int64_t place) {
   return box;
 }
 
+// The place with coordinate 0 along every dimension of the mesh that only copies.
 int64_t FirstCopyOf(const DTensor& tensor, int64_t place) {
   int64_t stride = 1;
   for (size_t m = tensor.placements.size(); m-- > 0;) {

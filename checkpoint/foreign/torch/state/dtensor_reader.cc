@@ -188,12 +188,15 @@ absl::StatusOr<Shape> ReadShape(PickleValue value) {
 
 }  // namespace
 
+// DTensor pickles itself as a wrapper subclass: a rebuild function, its arguments (dtype, sizes, ...), and a state with
+// the local tensor and the spec. Nothing of it is called; the parts are read as data.
 bool IsDTensor(PickleValue value) {
   return value.is_call("torch._tensor._rebuild_from_type_v2") && value.arguments().size() == 4 &&
          value.arguments().at(0).is_global("torch._utils._rebuild_wrapper_subclass") &&
          value.arguments().at(1).is(Kind::kGlobal) && value.arguments().at(1).global_name() == "DTensor";
 }
 
+// The size is stated twice, in the wrapper's arguments and in the spec: both must agree.
 absl::StatusOr<DTensorValue> DTensorReader::Read(PickleValue value, const ShapeOf& shape_of) {
   const PickleValue whole = value.arguments().at(2);
   const std::optional<PickleValue> state = DictOf(value.arguments().at(3));
@@ -245,6 +248,7 @@ absl::Status DTensorReader::Count(PickleValue value, int64_t ranks) {
       absl::StrCat("byte ", value.place(), " of the pickle: its meshes have more than ", kMaxCounted, " ranks in all"));
 }
 
+// By the object's number in the pickle first, then by value.
 absl::StatusOr<std::shared_ptr<const StoredMesh>> DTensorReader::MeshOf(PickleValue value, const ShapeOf& shape_of) {
   const auto known = meshes_.find(value.id());
   if (known != meshes_.end()) return known->second;
@@ -264,6 +268,8 @@ absl::StatusOr<std::shared_ptr<const StoredMesh>> DTensorReader::MeshOf(PickleVa
   return meshes_[value.id()] = std::move(mesh);
 }
 
+// Two forms of a DeviceMesh: with _layout and a list of all ranks (2.9 and later), or with the tensor of ranks. A
+// submesh has the list of the whole mesh, and where it is in it follows from the rank that pickled it.
 absl::Status DTensorReader::ReadMesh(PickleValue value, const ShapeOf& shape_of, StoredMesh& mesh) {
   if (!IsObject(value, "DeviceMesh")) return Broken(value, "a mesh that is none");
   MeshLayout layout;

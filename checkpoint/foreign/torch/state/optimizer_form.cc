@@ -61,6 +61,7 @@ bool IsNested(const TorchNode& node) {
 
 }  // namespace
 
+// Only the keys are looked at, and nothing is expanded: this is asked of every dict of a file.
 OptimizerMembers::OptimizerMembers(const TorchNode& node) {
   const bool is_value = node.kind() == Kind::kValue && node.value().is_object() && !node.value().contains(kPythonTag);
   if (node.is_list || (!node.is_branch() && !is_value)) return;
@@ -116,6 +117,8 @@ bool IsMomentName(std::string_view state) {
   return std::find(kNames.begin(), kNames.end(), state) != kNames.end();
 }
 
+// The reverse of StateDictOptions.flatten_optimizer_state_dict. Parameters with equal options are one group, in the
+// order of their first parameters: the file no longer says how they were grouped.
 absl::StatusOr<TorchNode> Unflattened(TorchNode flat, const TorchLeafTypes& tensors, const TorchTensorReader& read) {
   TorchNode state;
   std::vector<std::pair<std::string, PythonJson>> options;  // by parameter

@@ -30,7 +30,7 @@ class OptimizerMembers {
   bool Has(const std::string& name) const;
   // True if `node` has other members than these.
   bool have_others() const { return have_others_; }
-  // The name of a parameter with state or options; empty if parameters have ids, or if there is none.
+  // The name of a parameter with state or options; empty if parameters have ids, or without parameters.
   const std::string& a_parameter() const { return a_parameter_; }
 
  private:

@@ -20,6 +20,10 @@ namespace {
 // The member of a group that has the branch of its optimizer, if there are several.
 constexpr char kOptimizerOfGroup[] = "optimizer";
 
+// A file may have several optimizers (a GAN's two, Muon beside AdamW). Two questions decide how they are read: do their
+// ids continue one numbering of the model's parameters (then they are read as one), and whose parameters are they (then
+// each is read with its model). An optimizer for which neither has an answer becomes extra values, with the reason in a
+// note.
 class SetReader {
  public:
   SetReader(const std::vector<ParameterScope>& scopes, const TorchLeafTypes& tensors, const StateDict& model,
@@ -89,6 +93,7 @@ class SetReader {
   }
 
   // False if they have to be read one by one.
+  // FailedPrecondition means that the ids do not fit the model: not damage, only another reading.
   absl::StatusOr<bool> ReadTogether(const std::vector<FoundOptimizer>& optimizers) {
     if (!are_several_ || scopes_.size() != 1) return false;
     FSDP_ASSIGN_OR_RETURN(std::optional<TorchNode> node, Together(optimizers));
@@ -148,6 +153,8 @@ class SetReader {
   }
 
   // The model that has the optimizer's parameters.
+  // In order: the caller's word, the only model that fits, then the only one whose name shares a word with the
+  // optimizer's ("generator" and "generator_optimizer").
   absl::StatusOr<ParameterScope> ScopeOf(const FoundOptimizer& optimizer) const {
     if (!optimizer.prefix.empty()) {
       const auto given = std::find_if(scopes_.begin(), scopes_.end(),

@@ -83,6 +83,7 @@ void PickleWriter::Items(const PythonJson& items) {
 }
 
 // Recurses as deeply as `json` is nested, which ParsePythonJson and JsonOfPickle bound.
+// Values that JSON does not have are objects with a tag (python_json.h).
 void PickleWriter::Python(const PythonJson& json) {
   if (json.is_null()) return None();
   if (json.is_boolean()) return Bool(json.get<bool>());

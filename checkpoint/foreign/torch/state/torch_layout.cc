@@ -51,11 +51,14 @@ Path Longer(Path path, std::string_view key) {
 
 std::string PrefixOf(const Path& path) { return path.empty() ? "" : absl::StrCat(absl::StrJoin(path, "."), "."); }
 
+// Finds the branches that are models and optimizers, by the rules in torch_layout.h. Everything that the rules ask
+// about a branch is computed once, bottom up (FactsOf); the rules then only walk.
 class Finder {
  public:
   Finder(const TorchNode& root, const TorchLeafTypes& tensors, const std::vector<TensorRole>& roles)
       : root_(root), facts_(FactsOf("", root, tensors)), roles_(roles) {}
 
+  // Optimizers first: they are recognised by their form alone, and their presence decides which rule finds the model.
   absl::StatusOr<TorchLayout> Find() {
     FSDP_RETURN_IF_ERROR(TakeRoles());
     if (!IsGiven(TensorRole::Section::kOptim)) FindOptimizers(facts_, {});
@@ -168,6 +171,7 @@ class Finder {
     models_.push_back(std::move(choice));
   }
 
+  // A usual name nearest to the top wins; two in one dict are refused, since either could be meant.
   absl::Status FindModels() {
     std::vector<Choice> usual;
     FindUsual(facts_, {}, usual);
@@ -259,6 +263,7 @@ class Finder {
     for (const BranchFacts& branch : facts.branches) CollectNames(branch);
   }
 
+  // A dict with a parameter that an optimizer has state of is that optimizer's model, whatever it is called.
   bool Knows(const TorchNode& node) const {
     return std::any_of(names_.begin(), names_.end(), [&](const std::string& name) {
       const TorchNode* const member = node.Find(name);

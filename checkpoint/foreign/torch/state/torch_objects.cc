@@ -46,6 +46,8 @@ bool HoldsObject(const TorchNode& node) {
                      [](const auto& member) { return HoldsObject(member.second); });
 }
 
+// Takes objects of classes out of a tree and keeps everything around them: a list keeps its length with None in the
+// place, a dict loses the member, a set the element. What is left comes back as it was.
 class ObjectTaker {
  public:
   void TakeFrom(TorchNode& node, const std::string& path) {

@@ -64,6 +64,8 @@ std::string Described(const TorchNode& root, const TorchLeafTypes& tensors) {
   return root.is_branch() ? absl::StrCat("a list of ", root.members().size(), " items") : "one value";
 }
 
+// Walks the tree once and moves every value out of it: tensors of models and extra values are added as they come, flat
+// parameters and optimizers are set aside, because they need all names of the model.
 class StateBuilder {
  public:
   StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options)
@@ -75,6 +77,7 @@ class StateBuilder {
     state_.leaves.reserve(room);
   }
 
+  // Names are collected before any is used: which wrappers' prefixes are taken off depends on all of them.
   absl::StatusOr<TorchState> Build(TorchNode root) {
     Expand(root);
     if (!root.is_branch() || root.is_list) {
@@ -179,6 +182,8 @@ class StateBuilder {
   }
 
   // Adds the members of a branch that has a role, or a branch with one inside. Optimizers wait in optimizers_.
+  // The order of the questions is the rule: a tensor in a model, a branch with roles inside, a counter, a value of a
+  // module, an extra value.
   absl::Status AddMembers(const Place& place, TorchNode& node) {
     if (place.branch != nullptr && place.branch->is_optimizer) FSDP_RETURN_IF_ERROR(TakeOptimizer(place, node));
     return node.Consume([&](const std::string& key, TorchNode& member) -> absl::Status {
@@ -247,6 +252,7 @@ class StateBuilder {
     if (type.identity >= 0) {
       const auto identity = static_cast<size_t>(type.identity);
       if (identity >= first_names_.size()) first_names_.resize(std::max<size_t>(identity + 1, tensors_.size()));
+      // A second name of the same view is an alias, so tied weights are stored once.
       uint32_t& first = first_names_[identity];
       if (first != 0) {
         state_.contents.aliases[name] = state_.contents.entries()[first - 1].first.fqn;
@@ -380,6 +386,7 @@ absl::StatusOr<const TorchLeaf*> TorchState::FindLeaf(const StateKey& key) const
   return absl::NotFoundError(absl::StrCat(path, " holds no tensor ", Quote(key.ToString())));
 }
 
+// A leaf is a part of a tensor in the file, or a number that was in the pickle.
 absl::Status TorchState::Read(const StateKey& key, const Interval& interval, const TorchTensorReader& read,
                               std::byte* out) const {
   FSDP_ASSIGN_OR_RETURN(const TorchLeaf* leaf, FindLeaf(key));
@@ -394,6 +401,7 @@ absl::Status TorchState::Read(const StateKey& key, const Interval& interval, con
   return absl::OkStatus();
 }
 
+// Objects of classes come out first: they have no value here, and must not look like empty ones.
 absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& tensors,
                                        const TorchStateOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckTotal(tensors));

@@ -105,6 +105,7 @@ absl::StatusOr<uint32_t> TorchTensorTaker::Add(PickleValue value) {
   return static_cast<uint32_t>(tensors_.size() - 1);
 }
 
+// The local tensor is the one that is read; the rest of the DTensor is kept beside it, by its number.
 absl::StatusOr<uint32_t> TorchTensorTaker::AddDTensor(PickleValue value) {
   const auto shape_of = [this](PickleValue tensor) -> absl::StatusOr<Shape> {
     if (!IsTensor(tensor)) return absl::DataLossError("a mesh that is no tensor");
@@ -138,6 +139,7 @@ absl::StatusOr<uint32_t> TorchTensorTaker::AddDTensor(PickleValue value) {
   return number;
 }
 
+// One entry for each storage: tensors that share one state its size again, and must agree.
 absl::StatusOr<uint32_t> TorchTensorTaker::StorageOf(const TorchStorage& storage, PickleValue value) {
   const auto at = storages_.find(std::string_view(storage.key));
   if (at != storages_.end()) {

@@ -78,6 +78,8 @@ std::optional<TrainingStep::Rank> TrainingStep::RankOf(const std::string& key, i
   return Rank(is_epoch, depth, *order);
 }
 
+// Looks at each value once, on the walk that builds the state, and keeps the best counter: nearer to the top first,
+// then by the order of names in step_counter.h.
 absl::Status TrainingStep::Add(const std::string& name, const std::string& key, int depth, const TorchNode& node) {
   // An optimizer has a step of each parameter.
   const bool is_optimizer = OptimizerMembers(node).form() != OptimizerMembers::Form::kNone;
@@ -116,6 +118,7 @@ void TrainingStep::AddValue(const std::string& name, const std::string& key, int
   if (number) Take(name, *rank, *number);
 }
 
+// Two equally good counters that differ make the step unknown, rather than one of them true.
 void TrainingStep::Take(const std::string& name, Rank rank, int64_t value) {
   if (!step_ || rank < rank_) {
     step_ = value;

@@ -5,7 +5,7 @@
 //
 //   step, global_step, global_steps, iteration, iter_num, iter, num_updates
 //
-// (step_counter.h). If there is none, "epoch" at the top. Two of one name and depth with different values make the step
+// (step_counter.h). Without one, "epoch" at the top. Two of one name and depth with different values make the step
 // unknown. Counters inside of optimizers and of schedulers ("lr_scheduler") do not count.
 // A counter is a whole number that is not negative: an int, a float, a string of digits, or a tensor of one element.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TRAINING_STEP_H_
