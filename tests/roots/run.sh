@@ -61,7 +61,8 @@ if [ -z "${FSDP_CHROOT_NAMESPACES:-}" ]; then
   ./bazelw "${options[@]:-build}" --config=nocuda //tools:install || exit 1
   bazel-bin/tools/install --prefix="$things/prefix" >/dev/null || exit 1
   cp checkpoint/testdata/all_dtypes.safetensors "$things/model.safetensors"
-  cp checkpoint/c_api/example.c tools/package/install_test.sh tools/package/installed_program.cc "$here"/{complete.zsh,use_wheel.py} "$things"
+  cp checkpoint/c_api/example.c tools/package/{install_test.sh,installed_program.cc,readme_program.cc.in} \
+    README.md docs/install.md "$here"/{complete.zsh,use_wheel.py} "$things"
 fi
 enter_namespaces "$@"
 
@@ -181,10 +182,10 @@ builds() {
   # install_test.sh builds at the place given to an installing program: this one copies.
   check "$1" "programs by CMake, by pkg-config and in C" '
     rm -rf built && mkdir -p built tools/package
-    cp installed_program.cc tools/package
+    cp installed_program.cc readme_program.cc.in tools/package
     printf "#!/bin/sh\ncp -a /things/prefix/. \"\${1#--prefix=}\"\n" >copy
     chmod +x copy
-    if ! TEST_SRCDIR=/things TEST_TMPDIR=/things/built bash install_test.sh copy >said 2>&1 || grep SKIPPED said; then
+    if ! TEST_SRCDIR=/things TEST_TMPDIR=/things/built bash install_test.sh copy README.md install.md >said 2>&1 || grep SKIPPED said; then
       cat said
       exit 1
     fi'

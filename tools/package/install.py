@@ -26,7 +26,7 @@ SYSTEM = ("/usr/", "/lib/", "/opt/")
 LIBRARIES = {
     "fsdp_collectives": ("Process groups and collectives of fsdp", []),
     "fsdp_checkpoint": ("Checkpoints of fsdp in HDF5, and converters", ["fsdp_collectives"]),
-    "fsdp": ("Fully sharded data parallel training", ["fsdp_collectives"]),
+    "fsdp": ("Fully sharded data parallel training", ["fsdp_checkpoint", "fsdp_collectives"]),
 }
 WHOLE = "fsdp_kernels"
 C_LIBRARY = "fsdp_checkpoint_c"
