@@ -153,7 +153,7 @@ TEST_F(OcdbtValuesTest, WhatTheManifestStatesIsComparedWithTheTree) {
 TEST_F(OcdbtValuesTest, AValueBeyondTheEndOfItsFileIsFoundWhenItIsOpened) {
   Write({OcdbtLeafOfFile("a", "d/values", 10, 5)}, {.keys = 1});
   EXPECT_THAT(Open(), StatusIs(StatusCode::kNotFound, HasSubstr("d/values")));
-  WriteAll(root_ + "/d/values", std::string(14, 'x'));
+  WriteAll(root_ + "/d/values", std::string(14, '\x01'));  // printable bytes would be a text
   EXPECT_THAT(Open(), StatusIs(StatusCode::kDataLoss,
                                AllOf(HasSubstr("d/values: its last value ends at byte 15"), HasSubstr("only 14"))));
   WriteAll(root_ + "/d/values", "0123456789abcde");
