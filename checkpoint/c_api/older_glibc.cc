@@ -44,12 +44,15 @@ int pthread_cond_clockwait(pthread_cond_t* condition, pthread_mutex_t* mutex, cl
 double older_pow(double, double);
 float older_powf(float, float);
 double older_hypot(double, double);
+double older_log2(double);
 __asm__(".symver older_pow,pow@GLIBC_2.2.5");
 __asm__(".symver older_powf,powf@GLIBC_2.2.5");
 __asm__(".symver older_hypot,hypot@GLIBC_2.2.5");
+__asm__(".symver older_log2,log2@GLIBC_2.2.5");
 double pow(double x, double y) noexcept { return older_pow(x, y); }
 float powf(float x, float y) noexcept { return older_powf(x, y); }
 double hypot(double x, double y) noexcept { return older_hypot(x, y); }
+double log2(double x) noexcept { return older_log2(x); }
 
 // glibc 2.33; inline functions before. The kernel's struct is the C library's on this processor.
 int stat(const char* path, struct stat* of) noexcept {
