@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "fsdp/base/natural_order.h"
 #include "fsdp/checkpoint/diff_summary.h"
 #include "fsdp/tools/inspect/checkpoint_layers.h"
 #include "fsdp/tools/inspect/model_order.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Orders in which people look for names: numbers by their value ("h.2" before "h.10"), and the parts of a model as data
-// passes through them (embedding, blocks, norm, head). Checkpoints list them in the order of bytes, which has neither.
+// The order of a model's parts as data passes through them: embedding, blocks, norm, head. Checkpoints list them in the
+// order of bytes.
 #ifndef FSDP_TOOLS_INSPECT_MODEL_ORDER_H_
 #define FSDP_TOOLS_INSPECT_MODEL_ORDER_H_
 
@@ -10,9 +10,6 @@
 #include <vector>
 
 namespace fsdp {
-
-// True if `a` comes before `b`, runs of digits compared as numbers of any length. A strict weak order. Pure.
-bool IsNaturallyBefore(std::string_view a, std::string_view b);
 
 // `layers`, names without repetitions, in the order of a model: of the parts with one prefix the embeddings first, then
 // the numbered ones, then all others, then the head, each naturally. A guess by names, only for showing them. Pure.

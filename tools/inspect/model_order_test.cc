@@ -12,21 +12,6 @@ namespace {
 
 using testing::ElementsAre;
 
-TEST(ModelOrderTest, NumbersAreOrderedByTheirValues) {
-  EXPECT_TRUE(IsNaturallyBefore("h.2.attn", "h.10.attn"));
-  EXPECT_FALSE(IsNaturallyBefore("h.10.attn", "h.2.attn"));
-  EXPECT_TRUE(IsNaturallyBefore("h.09", "h.10"));
-  EXPECT_TRUE(IsNaturallyBefore("99999999999999999999998", "99999999999999999999999"));
-  EXPECT_TRUE(IsNaturallyBefore("h", "h.0"));
-  EXPECT_TRUE(IsNaturallyBefore("", "a"));
-  EXPECT_FALSE(IsNaturallyBefore("a", "a"));
-}
-
-// Names that only differ in leading zeros are two names, in one order.
-TEST(ModelOrderTest, NoTwoNamesAreEqual) {
-  EXPECT_NE(IsNaturallyBefore("h.01", "h.1"), IsNaturallyBefore("h.1", "h.01"));
-}
-
 TEST(ModelOrderTest, AModelIsOrderedAsDataPassesThroughIt) {
   EXPECT_THAT(InModelOrder({"lm_head", "transformer.h.0", "transformer.h.10", "transformer.h.2", "transformer.ln_f",
                             "transformer.wpe", "transformer.wte"}),

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/natural_order.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/inspect/model_order.h"
 #include "fsdp/tools/inspect/page_charts.h"

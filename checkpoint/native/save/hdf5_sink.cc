@@ -13,8 +13,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/natural_order.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
@@ -60,28 +60,12 @@ std::vector<FlatUnitLayout> UnitsOf(const StateDict& contents, const CheckpointD
   return {OneFlatUnit(contents)};
 }
 
-// Compares as a text like people count: "h.2" before "h.10". A number is preceded by the number of its digits.
-std::string NaturalKey(const std::string& name) {
-  std::string key;
-  for (size_t i = 0; i < name.size();) {
-    if (!absl::ascii_isdigit(name[i])) {
-      key += name[i++];
-      continue;
-    }
-    while (i + 1 < name.size() && name[i] == '0' && absl::ascii_isdigit(name[i + 1])) ++i;
-    const size_t begin = i;
-    while (i < name.size() && absl::ascii_isdigit(name[i])) ++i;
-    // Up to 9 digits among the digits, so that texts and numbers are in the order of ASCII.
-    absl::StrAppend(&key, std::min<size_t>(i - begin, 9), name.substr(begin, i - begin));
-  }
-  return key;
-}
-
 // HDF5 keeps the order in which tensors are added, and h5py lists them so.
 void SortNaturally(std::vector<TreeFile::TensorPart>& tensors) {
   std::vector<std::pair<std::string, size_t>> order;
-  for (size_t i = 0; i < tensors.size(); ++i) order.emplace_back(NaturalKey(tensors[i].key.ToString()), i);
-  std::sort(order.begin(), order.end());
+  for (size_t i = 0; i < tensors.size(); ++i) order.emplace_back(tensors[i].key.ToString(), i);
+  std::sort(order.begin(), order.end(),
+            [](const auto& a, const auto& b) { return IsNaturallyBefore(a.first, b.first); });
   std::vector<TreeFile::TensorPart> sorted;
   for (const auto& [key, i] : order) sorted.push_back(std::move(tensors[i]));
   tensors = std::move(sorted);
