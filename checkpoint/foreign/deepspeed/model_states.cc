@@ -10,6 +10,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -47,8 +48,10 @@ bool IsEmpty(const TorchNode& node) {
          (value.is_structured() && value.empty());
 }
 
+// {} or an OrderedDict without members.
 bool IsEmptyDict(const TorchNode& node) {
-  return node.kind() == Kind::kValue && node.value().is_object() && node.value().empty();
+  const std::optional<PythonJson> members = node.kind() == Kind::kValue ? MembersOf(node.value()) : std::nullopt;
+  return members && members->empty();
 }
 
 // Refused rather than read in part: a mixture of experts without its experts would look like a whole model.
@@ -139,6 +142,7 @@ class Reader {
     FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<TorchFile> file,
                           tensors_.OpenFile(files_.model[rank], options_, &number));
     TorchNode root = file->TakeRoot();
+    Expand(root);  // a dict without tensors is one value
     const absl::Status status = rank == 0 ? TakeFirst(number, *file, root) : Compare(root);
     if (!status.ok()) return Annotate(status, file->path());
     return Annotate(TakeFrozen(number, *file, root), file->path());

@@ -16,6 +16,7 @@
 namespace fsdp {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
 
 std::string Write(const StateDict& state, StateDictType type) {
@@ -34,7 +35,7 @@ TEST(Hdf5FileSourceTest, ACheckpointFileAloneHasEveryValue) {
   std::filesystem::copy(path + "/checkpoint.h5", alone);
   ASSERT_OK_AND_ASSIGN(const auto file, OpenTensorSource(alone));
   EXPECT_EQ(file->format(), "hdf5 file");
-  EXPECT_EQ(file->step(), -1);
+  EXPECT_EQ(file->step(), 0);  // an attribute of its root
   ASSERT_OK_AND_ASSIGN(const DiffReport report, DiffCheckpoints(*checkpoint, *file, {}));
   EXPECT_TRUE(report.equal()) << testing::PrintToString(report.structure) << testing::PrintToString(report.only_in_a);
 }
@@ -43,8 +44,8 @@ TEST(Hdf5FileSourceTest, FilesWhoseValuesAreElsewhereAreRefused) {
   const std::string path =
       Write(FullState({{StateKey::Model("wte.weight"), DType::kFloat32, {4}}}), StateDictType::kSharded);
   EXPECT_THAT(OpenHdf5FileSource(path + "/checkpoint.h5"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("/checkpoint.h5, dataset \"/model/wte.weight\": its values are in rank files")));
+              StatusIs(absl::StatusCode::kInvalidArgument, AllOf(HasSubstr("/checkpoint.h5, dataset \"/model/"),
+                                                                 HasSubstr("its values are in rank files"))));
   EXPECT_THAT(OpenHdf5FileSource(path + "/rank-00000-of-00002.h5"),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("this is a rank file")));
 }
