@@ -86,7 +86,12 @@ TEST_P(FieldTest, AnyLayoutOfATrainingFileKeepsItsModelAndItsOptimizer) {
     ConvertOptions options;
     options.target = GetParam().target;
     options.force = true;
-    ASSERT_OK(ConvertCheckpoint(TorchTestData(name), destination(), options).status()) << name;
+    const absl::Status status = ConvertCheckpoint(TorchTestData(name), destination(), options).status();
+    if (GetParam().state_is_like_parameters && name == "two_models.pt") {
+      EXPECT_THAT(status, StatusIs(StatusCode::kInvalidArgument, HasSubstr("row_var")));  // Adafactor's
+      continue;
+    }
+    ASSERT_OK(status) << name;
     ASSERT_OK_AND_ASSIGN(const auto source, Open());
     EXPECT_OK(CheckGolden(*source, name, holds_extras() ? GoldenParts::kAll : GoldenParts::kModel)) << name;
   }
