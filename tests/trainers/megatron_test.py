@@ -59,19 +59,19 @@ class MegatronTest(trainers.TrainerCase):
         self.assert_all_same({**read.get("model", read), **state}, stored)
 
     def check_round_trip(self, world, other_world, other, **case):
-        """Saved by Megatron-Core, converted, and loaded by Megatron-Core in the layout `other` has the same values and
-        makes the same step."""
+        """Megatron-Core loads the converted checkpoint in the layout `other` as it loads its own, and makes the same next
+        step; in the layout in which it was saved, that of the run that goes on."""
         root, copy = self.path("root"), self.path("copy")
-        live, after = self.rank("save", root, world, **case)
+        saved = self.rank("save", root, world, **case)
         self.check_is_read(root)
         trainers.ckpt("convert", root, copy, "--to=megatron")
         self.check_is_read(copy)
-        loaded, stepped = self.rank("load", copy, other_world, **{**case, **other, "seed": 99})
-        if (world, case.get("tp", 1)) == (other_world, {**case, **other}.get("tp", 1)):
-            for found, expected in ((loaded, live), (stepped, after)):
-                for rank in range(world):
-                    self.assert_all_same(found[rank], expected[rank])
-        return live, loaded
+        other = {**case, **other, "seed": 99}
+        expected = saved if other_world == world else self.rank("load", root, other_world, **other)
+        found = self.rank("load", copy, other_world, **other)
+        for of_copy, of_root in zip(found, expected):
+            for rank in range(other_world):
+                self.assert_all_same(of_copy[rank], of_root[rank])
 
     def test_the_model_and_the_distributed_optimizer_go_on(self):
         self.check_round_trip(2, 2, {})
@@ -80,17 +80,10 @@ class MegatronTest(trainers.TrainerCase):
         self.check_round_trip(2, 2, {}, dtype="bfloat16", swiglu=True, layers=2)
 
     def test_tensor_parallel_ranks_are_joined_and_divided(self):
-        live, loaded = self.check_round_trip(2, 1, {"tp": 1}, tp=2, layers=2, swiglu=True)
-        whole = loaded[0]
-        name = "decoder.layers.1.mlp.linear_fc2.weight"
-        self.assert_same(whole[name], torch.cat([part[name] for part in live], dim=1), name)
+        self.check_round_trip(2, 1, {"tp": 1}, tp=2, layers=2, swiglu=True)
 
     def test_pipeline_stages_are_joined(self):
-        live, loaded = self.check_round_trip(2, 1, {"pp": 1}, pp=2, layers=4)
-        first, last = live
-        name = "decoder.layers.1.mlp.linear_fc1.weight"
-        self.assert_same(loaded[0][name], first[name], name)
-        self.assert_same(loaded[0]["decoder.layers.3.mlp.linear_fc1.weight"], last[name], name)
+        self.check_round_trip(2, 1, {"pp": 1}, pp=2, layers=4)
 
     def test_a_model_without_an_optimizer(self):
         self.check_round_trip(1, 1, {}, optimizer=False, layers=1, dtype="bfloat16")
