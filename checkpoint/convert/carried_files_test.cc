@@ -65,6 +65,7 @@ TEST(CarriedFilesTest, AFileOfTheDestinationThatIsNotReplacedStops) {
 
 TEST(CarriedFilesTest, OneFileCarriesNothing) {
   const std::string source = ModelWith(NewTestDirectory() + "/source", {"config.json"});
+  WriteAll(source + "/config.json", "{}");
   const std::string destination = NewTestDirectory() + "/copy.safetensors";
   ASSERT_OK_AND_ASSIGN(const ConvertReport report, ConvertCheckpoint(source, destination, {}));
   EXPECT_THAT(report.notes, IsEmpty());
