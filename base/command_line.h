@@ -10,7 +10,8 @@
 //     if (std::optional<int> status = fsdp::ParseFlags(argc, argv, "train_gpt [flags]", &operands)) return *status;
 //
 // Flags are --name=value, --name value, --bool, --nobool, before or after the operands; "--" ends them. In a name "-"
-// is "_": --keep-last is --keep_last. Do not also link absl/flags:parse, which would parse the command line a second time.
+// is "_": --keep-last is --keep_last. Do not also link absl/flags:parse, which would parse the command line a second
+// time.
 #ifndef FSDP_BASE_COMMAND_LINE_H_
 #define FSDP_BASE_COMMAND_LINE_H_
 
@@ -52,8 +53,8 @@ std::string FlagHelp(absl::Span<const std::string> names);
 // For a program with one set of flags, the ones that its files outside of Abseil define: parses and sets them, and
 // enters the directory in which the command was typed (EnterCallersDirectory), so that relative paths are relative to
 // it. Returns nullopt if the program should continue; else the exit status, after it printed help or the version (0) or
-// an error (2), for a program with a flag --json also as an object. `usage` is the help from the name of the program on;
-// the flags are listed before its line "examples:". `help` and `version` by themselves are --help and --version. If
+// an error (2), for a program with a flag --json also as an object. `usage` is the help from the name of the program
+// on; the flags are listed before its line "examples:". `help` and `version` by themselves are --help and --version. If
 // `operands` is null, every operand is an error.
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage,
                               std::vector<std::string>* operands = nullptr);

@@ -43,7 +43,7 @@ struct ConvertOptions {
   std::vector<TensorRole> map = {};            // TensorSourceOptions::map; the layout becomes a note in the report
   InputPaths also_read = {};                   // read by the caller, such as flat_layout's: never the destination
   bool skip_links = false;                     // TensorSourceOptions::skip_links; each becomes a note in the report
-  bool keep_quantized = false;  // TensorSourceOptions::keep_quantized: GGUF's blocks as they are
+  bool keep_quantized = false;                 // TensorSourceOptions::keep_quantized: GGUF's blocks as they are
   // Opens the source in place of OpenTensorSource; the path then only names it: a checkpoint in an object store.
   std::function<absl::StatusOr<std::unique_ptr<TensorSource>>(const TensorSourceOptions& options)> open = {};
   // Makes another source of the opened one, which is converted instead: the merge of an adapter (merged_source.h).

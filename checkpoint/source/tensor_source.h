@@ -42,8 +42,8 @@ struct TensorSourceOptions {
   // TensorSource::left_out() names them. Otherwise such a file is refused, and the error names them.
   bool skip_links = false;
 
-  // Carry tensors of a quantized type in GGUF as their blocks, uint8 with as many bytes in a row, in place of converting
-  // them to float32; metadata() has their types (block_types.h).
+  // Carry tensors of a quantized type in GGUF as their blocks, uint8 with as many bytes in a row, in place of
+  // converting them to float32; metadata() has their types (block_types.h).
   bool keep_quantized = false;
 
   // What branches of the dict in a torch file or DCP directory are, if their structure does not tell. One that names a

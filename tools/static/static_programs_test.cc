@@ -217,10 +217,14 @@ TEST_F(StaticProgramsTest, PushPullAndReadAnObjectStore) {
                   "AWS_SESSION_TOKEN=" + config.credentials.session_token, "AWS_REGION=" + config.region,
                   "AWS_ENDPOINT_URL=" + config.endpoint};
   const std::vector<std::vector<std::string>> lines = {
-      {"/ckpt", "convert", "model.safetensors", "full", "--step=7"}, {"/ckpt", "push", "full", "s3://models/run"},
-      {"/ckpt", "inspect", "s3://models/run"},           {"/ckpt", "verify", "s3://models/run"},
-      {"/ckpt", "diff", "full", "s3://models/run"},      {"/ckpt", "convert", "s3://models/run", "model.pt"},
-      {"/ckpt", "pull", "s3://models/run", "copy"},      {"/ckpt", "verify", "copy"},
+      {"/ckpt", "convert", "model.safetensors", "full", "--step=7"},
+      {"/ckpt", "push", "full", "s3://models/run"},
+      {"/ckpt", "inspect", "s3://models/run"},
+      {"/ckpt", "verify", "s3://models/run"},
+      {"/ckpt", "diff", "full", "s3://models/run"},
+      {"/ckpt", "convert", "s3://models/run", "model.pt"},
+      {"/ckpt", "pull", "s3://models/run", "copy"},
+      {"/ckpt", "verify", "copy"},
   };
   for (const Refusal& refusal : {Refusal(), kOldKernel}) {
     for (const std::vector<std::string>& words : lines) {

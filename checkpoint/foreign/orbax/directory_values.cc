@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/storage/open_files.h"
 #include "fsdp/checkpoint/source/json_view.h"
+#include "fsdp/checkpoint/storage/open_files.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
 

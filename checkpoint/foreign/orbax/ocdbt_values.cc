@@ -16,8 +16,8 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_format.h"
-#include "fsdp/checkpoint/storage/open_files.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
+#include "fsdp/checkpoint/storage/open_files.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {

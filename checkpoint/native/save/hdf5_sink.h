@@ -2,8 +2,8 @@
 //
 // WriteCheckpointDirectory, WriteHdf5File: one process writes a whole checkpoint in the project's own format, or as one
 // HDF5 file for other programs. It pulls payload block by block from a callback, so memory stays bounded for models of
-// any size. `ckpt convert` calls it. SaveCheckpoint is its counterpart for the ranks of a job, which hold the tensors in
-// memory; both write the same bodies (checkpoint_body.h) and commit in the same way.
+// any size. `ckpt convert` calls it. SaveCheckpoint is its counterpart for the ranks of a job, which hold the tensors
+// in memory; both write the same bodies (checkpoint_body.h) and commit in the same way.
 #ifndef FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_
 #define FSDP_CHECKPOINT_NATIVE_SAVE_HDF5_SINK_H_
 

@@ -106,7 +106,7 @@ struct TreeFile {
   std::vector<Text> texts;
   std::vector<StoredFile> links;       // files of earlier saves
   std::optional<RecordHeader> record;  // of a rank file, which describes itself
-  bool is_shared = false;  // WriteTreeParts writes the elements of tensors later; their extents are not described
+  bool is_shared = false;      // WriteTreeParts writes the elements of tensors later; their extents are not described
   RunMetadata attributes;      // of the root group
   bool links_aliases = false;  // aliases are hard links, for programs that do not read the manifest
   // A file without a manifest: every dataset has its dtype and name as attributes, and HDF5 keeps the order of tensors.
@@ -116,8 +116,8 @@ struct TreeFile {
   std::function<void()> laid_out = {};
 };
 
-// The attributes of the root group of a file for other programs: those of the run ("model.n_head"), and format, producer
-// and, if it is known, step.
+// The attributes of the root group of a file for other programs: those of the run ("model.n_head"), and format,
+// producer and, if it is known, step.
 RunMetadata RootAttributes(const SaveIdentity& save);
 
 // The places of the values of a TreeFile in the file.
