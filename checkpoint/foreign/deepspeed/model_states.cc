@@ -151,8 +151,10 @@ class Reader {
   // Rank 0's file decides what there is. The tree is moved into `tensors_` part by part; entries that describe the
   // storage are used here and not kept.
   absl::Status TakeFirst(uint32_t number, const TorchFile& file, TorchNode& root) {
-    const TorchNode* const module = root.Find("module");
-    // The model file of a universal checkpoint need not have what the folders have: an empty dict is a plain value.
+    TorchNode* const module = root.Find("module");
+    // The model file of a universal checkpoint need not have what the folders have: a dict without tensors is one
+    // value.
+    if (files_.is_universal && module != nullptr) Expand(*module);
     const bool is_empty = files_.is_universal && module != nullptr && IsEmptyDict(*module);
     if (!is_empty && (module == nullptr || !module->is_branch() || module->is_list)) {
       return absl::DataLossError("it has no dict \"module\" with tensors, so it is not a model file of DeepSpeed");
