@@ -104,6 +104,8 @@ absl::StatusOr<std::optional<std::string>> TagIn(const std::string& root, const 
   FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(path));
   if (type != fs::file_type::regular) return std::optional<std::string>();
   const absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), path, kMaxTagBytes);
+  // A long file holds no name. One that cannot be read says nothing about what the directory is.
+  if (!text.ok() && !absl::IsInvalidArgument(text.status())) return text.status();
   const std::string tag = text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
   return std::optional<std::string>(CheckFileName(tag).ok() ? tag : "");
 }
