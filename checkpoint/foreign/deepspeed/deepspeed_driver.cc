@@ -13,6 +13,8 @@
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_source.h"
 #include "fsdp/checkpoint/foreign/deepspeed/universal_writer.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
+#include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -24,7 +26,8 @@ class Driver final : public FormatDriver {
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (!probe.is_directory) return false;
     for (const char* const model : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-      if (HasEntry(probe.path, model)) return false;
+      FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(JoinPath(probe.path, model)));
+      if (is_there) return false;
     }
     return IsDeepSpeedDirectory(probe.path);
   }
