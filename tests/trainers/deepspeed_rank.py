@@ -57,10 +57,13 @@ def engine_of(case, load_universal):
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "betas": [0.9, 0.95], "torch_adam": True}},
         "scheduler": {"type": "WarmupLR", "params": {"warmup_max_lr": 1e-2, "warmup_num_steps": 10}},
         "zero_optimization": {"stage": case["stage"]},
+        "gradient_clipping": 0.0,  # the default is 1
         "zero_allow_untested_optimizer": True,
         "steps_per_print": 1000,
         "checkpoint": {"load_universal": load_universal},
     }
+    if not case.get("scheduler", True):
+        del config["scheduler"]
     if case["dtype"] == "bfloat16":
         config["bf16"] = {"enabled": True}
         if case.get("grad_accum_dtype"):  # BF16_Optimizer

@@ -96,7 +96,7 @@ class DeepSpeedTest(trainers.TrainerCase):
             optimizer.step()
         universal = self.path("universal")
         trainers.ckpt("convert", self.path("torch.pt"), universal, "--to=deepspeed")
-        # A scheduler that PyTorch did not have would change the learning rate.
+        # A scheduler that PyTorch did not have would begin at a learning rate of 0.
         for stage, world in [(1, 1), (2, 2)]:
             with self.subTest(stage=stage, world=world):
                 self.check_goes_on(universal, losses[deepspeed_rank.STEPS :], world, stage, scheduler=False)
