@@ -19,8 +19,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 # The release that made testdata/.
 torch=torch==2.15.0
 # PyPI's libtorch_cpu is linked with small libraries of CUDA, which it needs without a GPU too. It does not load the
-# wheel's other requirements, 3 GB of libraries for GPUs. `import torch` does, and finds all but cufile in an installed
-# CUDA Toolkit.
+# wheel's other requirements, 3 GB of libraries for GPUs. `import torch` does: an installed CUDA Toolkit has them but for
+# cufile, which is small, and cuSPARSELt, which is not installed here.
 cuda='cuda-toolkit[cudart,cufile,cupti]==13.2.2'
 seconds=300 # that the wheel may take
 
