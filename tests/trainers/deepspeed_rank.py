@@ -68,8 +68,6 @@ def engine_of(case, load_universal):
         config["bf16"] = {"enabled": True}
         if case.get("grad_accum_dtype"):  # BF16_Optimizer
             config["data_types"] = {"grad_accum_dtype": case["grad_accum_dtype"]}
-    elif case["dtype"] == "float16":
-        config["fp16"] = {"enabled": True, "initial_scale_power": 4}
     torch.manual_seed(case["seed"])
     sizes = [case[name] for name in ("vocabulary", "dim", "hidden", "layers", "tied")]
     if case["stage"] == 3:

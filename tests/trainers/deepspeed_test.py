@@ -57,11 +57,11 @@ class DeepSpeedTest(trainers.TrainerCase):
                     self.assert_all_same(loaded[state], tensors)
 
     def test_low_precision_and_its_float32_copies(self):
+        """Of bfloat16: DeepSpeed has no float16 on CPUs."""
         for case in [
             {"stage": 1, "dtype": "bfloat16", "grad_accum_dtype": "fp32"},
             {"stage": 2, "dtype": "bfloat16"},
             {"stage": 3, "dtype": "bfloat16", "groups": 1},
-            {"stage": 2, "dtype": "float16"},
         ]:
             with self.subTest(**case):
                 name = "_".join(map(str, case.values()))

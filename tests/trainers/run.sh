@@ -59,7 +59,7 @@ fi
 pth=$(echo "$dir"/lib/python3*/site-packages)/torch_elsewhere.pth
 [ -z "$site_packages" ] || echo "$site_packages" >"$pth"
 has() { "$python" -c "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))" "$@"; }
-# DeepSpeed compiles nothing: its CPU optimizers are PyTorch's.
+# Nothing of DeepSpeed is compiled here: the tests use PyTorch's optimizers.
 pip() {
   DS_BUILD_OPS=0 timeout 900 "$dir/bin/pip" install --quiet --no-cache-dir --disable-pip-version-check "$@" \
     >"$log" 2>&1

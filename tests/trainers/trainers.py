@@ -8,12 +8,17 @@ import socket
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 import numpy
 
 _CKPT = os.environ.get("CKPT", "")
 _SECONDS = 300  # of one program
+
+# DeepSpeed compiles its communication through shared memory once for all ranks of these tests. A lock that a killed run
+# has left in the user's folder would stop it for ever.
+_EXTENSIONS = tempfile.TemporaryDirectory()
 
 ENVIRONMENT = {
     "GLOO_SOCKET_IFNAME": "lo",
@@ -23,6 +28,7 @@ ENVIRONMENT = {
     "JAX_PLATFORMS": "cpu",
     "KERAS_BACKEND": "torch",
     "DS_ACCELERATOR": "cpu",
+    "TORCH_EXTENSIONS_DIR": _EXTENSIONS.name,
     "CUDA_DEVICE_MAX_CONNECTIONS": "1",  # Megatron-Core asserts it
 }
 
@@ -69,10 +75,19 @@ def ranks(program, world, *arguments):
             log = open(os.path.join(folder, str(rank)), "w+", encoding="utf-8")
             command = [sys.executable, program, *map(str, arguments)]
             processes.append((subprocess.Popen(command, env=environment, stdout=log, stderr=log), log))
-        for rank, (process, log) in enumerate(processes):
-            if process.wait(timeout=_SECONDS):
-                log.seek(0)
-                raise AssertionError(f"{os.path.basename(program)}, rank {rank} of {world}:\n{log.read()[-3000:]}")
+        # The others wait for a rank that has failed.
+        failed = None
+        deadline = time.monotonic() + _SECONDS
+        while failed is None and any(process.poll() is None for process, _ in processes):
+            failed = next((rank for rank, (process, _) in enumerate(processes) if process.poll()), None)
+            if failed is None and time.monotonic() > deadline:
+                failed = 0
+            time.sleep(0.1)
+        failed = next((rank for rank, (process, _) in enumerate(processes) if process.poll()), failed)
+        if failed is not None:
+            log = processes[failed][1]
+            log.seek(0)
+            raise AssertionError(f"{os.path.basename(program)}, rank {failed} of {world}:\n{log.read()[-3000:]}")
     finally:
         for process, log in processes:
             process.kill()
