@@ -9,11 +9,13 @@
 #   NAME                 only these tests: page, torchrun, accelerate, trainer, torchtitan, lightning
 #   --dir=DIR            the virtual environment; default: fsdp-frameworks in the user's cache
 #   --site_packages=DIR  take torch and numpy from there, and install neither; without it the torch that
-#                        tests/libtorch/run.sh has put into the user's cache is taken, if it loads
+#                        tests/libtorch/run.sh has put into the user's cache is taken, if it is there, and gets the
+#                        libraries that it needs for Python
 #
-# Writes only to DIR and DIR.*, up to 2 GB, and 6 GB more if PyTorch is installed. The exit status is the tests'; 77 if
-# PyTorch or Accelerate is not here and cannot be installed, because there is no network, or no python3 with venv: a
-# line has the reason. The test of another framework that cannot be installed is skipped, with a line.
+# Writes only to DIR and DIR.*, up to 2 GB, 2 GB more if PyTorch is installed, and those libraries. The exit status is
+# the tests'; 77 if PyTorch or Accelerate is not here and cannot be installed, because there is no network, or no
+# python3 with venv: a line has the reason. The test of another framework that cannot be installed is skipped, with a
+# line.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 
@@ -26,7 +28,7 @@ while [ $# != 0 ]; do
     --dir=?*) dir=${1#--dir=} ;;
     --site_packages=?*) site_packages=${1#--site_packages=} ;;
     --) shift && break ;;
-    -h | --help) sed -n '4,16s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '4,18s/^# \{0,1\}//p' "$0" && exit 0 ;;
     -*) echo "run.sh: $1: no such flag; --dir=DIR, --site_packages=DIR and -- are" >&2 && exit 2 ;;
     *) [ -e "tests/frameworks/$1_test.py" ] || { echo "run.sh: $1: no such test; see --help" >&2 && exit 2; }
       names+=("$1_test") ;;
@@ -63,11 +65,10 @@ pip() { timeout 900 "$dir/bin/pip" install --quiet --no-cache-dir --disable-pip-
 
 has numpy filelock fsspec jinja2 networkx sympy typing_extensions setuptools ||
   pip numpy filelock fsspec jinja2 networkx sympy typing_extensions setuptools || skip "$(tail -n 1 "$log")"
-# A PyTorch without all of CUDA's libraries, which is enough for C++ on CPUs, may not load in Python.
 if ! "$python" -c 'import torch.distributed.checkpoint' 2>"$log"; then
   [ -z "$given" ] || skip "the PyTorch in $given does not load: $(tail -n 1 "$log")"
-  rm -f "$pth"
-  pip torch==2.15.0 || skip "no PyTorch: $(tail -n 1 "$log")"
+  has torch || pip --no-deps torch==2.15.0 || skip "no PyTorch: $(tail -n 1 "$log")"
+  timeout 600 "$python" -B tests/libtorch/for_python.py 2>"$log" || skip "no PyTorch: $(tail -n 1 "$log")"
 fi
 # The frameworks are installed without their requirements, which would bring another PyTorch and programs that no test
 # starts.

@@ -19,8 +19,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 # The release that made testdata/.
 torch=torch==2.15.0
 # PyPI's libtorch_cpu is linked with small libraries of CUDA, which it needs without a GPU too. It does not load the
-# wheel's other requirements, 3 GB of libraries for GPUs. `import torch` does: an installed CUDA Toolkit has them but for
-# cufile, which is small, and cuSPARSELt, which is not installed here.
+# wheel's other requirements, 3 GB of libraries for GPUs. `import torch` does: for_python.py installs what is not here.
 cuda='cuda-toolkit[cudart,cufile,cupti]==13.2.2'
 seconds=300 # that the wheel may take
 

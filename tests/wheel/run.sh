@@ -7,11 +7,12 @@
 #
 #   --dir=DIR            the virtual environment; default: fsdp-wheel in the user's cache
 #   --site_packages=DIR  take torch and numpy from there, and install neither; without it the torch that
-#                        tests/libtorch/run.sh has put into the user's cache is taken, if it is there
+#                        tests/libtorch/run.sh has put into the user's cache is taken, if it is there, and gets the
+#                        libraries that it needs for Python
 #   --benchmark          instead, compare Writer and Reader with PyTorch's FileSystemWriter and FileSystemReader
 #
-# Writes only to DIR, up to 2 GB. The exit status is the tests'; 77 if there is no PyTorch and none can be installed,
-# because there is no network, or no python3 with venv: a line has the reason.
+# Writes only to DIR, up to 2 GB, and those libraries. The exit status is the tests'; 77 if there is no PyTorch and none
+# can be installed, because there is no network, or no python3 with venv: a line has the reason.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 2
 
@@ -24,7 +25,7 @@ while [ $# != 0 ]; do
     --site_packages=?*) site_packages=${1#--site_packages=} ;;
     --benchmark) program=("$PWD/tests/wheel/benchmark.py") ;;
     --) shift && break ;;
-    -h | --help) sed -n '4,14s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    -h | --help) sed -n '4,15s/^# \{0,1\}//p' "$0" && exit 0 ;;
     *) echo "run.sh: $1: no such flag; --dir=DIR, --site_packages=DIR, --benchmark and -- are" >&2 && exit 2 ;;
   esac
   shift
@@ -52,12 +53,11 @@ else
   for of in "${XDG_CACHE_HOME:-${HOME:-/tmp}/.cache}"/fsdp-libtorch/lib/python3*/site-packages; do
     [ ! -e "$of/../../../complete" ] || echo "$of" >"$(echo "$dir"/lib/python3*/site-packages)/torch_elsewhere.pth"
   done
-  if ! "$dir/bin/python" -c 'import numpy, torch' 2>/dev/null; then
-    pip numpy filelock fsspec jinja2 networkx sympy typing_extensions setuptools || skip "$(grep . "$log" | tail -n 1)"
-  fi
-  if ! "$dir/bin/python" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)'; then
-    pip --no-deps torch==2.15.0 && pip 'cuda-toolkit[cudart,cufile,cupti]==13.2.2' || skip "$(grep . "$log" | tail -n 1)"
-  fi
+  has() { "$dir/bin/python" -c "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))" "$@"; }
+  requirements=(numpy filelock fsspec jinja2 networkx sympy typing_extensions setuptools)
+  has "${requirements[@]}" || pip "${requirements[@]}" || skip "$(grep . "$log" | tail -n 1)"
+  has torch || pip --no-deps torch==2.15.0 || skip "$(grep . "$log" | tail -n 1)"
+  timeout 600 "$dir/bin/python" -B tests/libtorch/for_python.py 2>"$log" || skip "$(grep . "$log" | tail -n 1)"
 fi
 "$dir/bin/python" -c 'import numpy, torch, torch.distributed.checkpoint' 2>"$log" || skip "$(tail -n 1 "$log")"
 pip --no-deps --no-index --force-reinstall "$wheel" || { cat "$log" >&2 && exit 1; }
