@@ -7,7 +7,8 @@
 #   tests/trainers/run.sh CKPT [--dir=DIR] [--site_packages=DIR] [NAME...]
 #
 #   CKPT                 the program to test
-#   NAME                 only these tests: deepspeed, megatron, gguf, orbax, keras, peft, safetensors
+#   NAME                 only these tests: deepspeed, megatron, torch_checkpointing, gguf, orbax, flax, keras, peft,
+#                        onnx, safetensors
 #   --dir=DIR            the virtual environment; default: fsdp-trainers in the user's cache
 #   --site_packages=DIR  take torch and numpy from there, and install neither; without it the torch that
 #                        tests/libtorch/run.sh has put into the user's cache is taken, if it loads
@@ -27,7 +28,7 @@ while [ $# != 0 ]; do
   case $1 in
     --dir=?*) dir=${1#--dir=} ;;
     --site_packages=?*) site_packages=${1#--site_packages=} ;;
-    -h | --help) sed -n '4,18s/^# \{0,1\}//p' run.sh && exit 0 ;;
+    -h | --help) sed -n '4,19s/^# \{0,1\}//p' run.sh && exit 0 ;;
     -*) echo "run.sh: $1: no such flag; --dir=DIR and --site_packages=DIR are" >&2 && exit 2 ;;
     */*) program=$(cd "$OLDPWD" && realpath "$1") || exit 2 ;;
     *) [ -e "$1_test.py" ] || { echo "run.sh: $1: no such test; see --help" >&2 && exit 2; }
@@ -36,7 +37,7 @@ while [ $# != 0 ]; do
   shift
 done
 [ -x "$program" ] || { echo "run.sh: give the path of ckpt; see --help" >&2 && exit 2; }
-[ ${#names[@]} != 0 ] || names=(deepspeed megatron gguf orbax keras peft safetensors)
+[ ${#names[@]} != 0 ] || names=(deepspeed megatron torch_checkpointing gguf orbax flax keras peft onnx safetensors)
 if [ -e "$dir" ] && [ ! -e "$dir/pyvenv.cfg" ]; then
   echo "run.sh: --dir=$dir is there and is no virtual environment; name another" >&2
   exit 2
@@ -82,6 +83,9 @@ install() {
       has deepspeed || { pip einops hjson msgpack ninja psutil py-cpuinfo pydantic tqdm &&
         pip --no-deps --no-build-isolation deepspeed==0.19.8; } ;;
     megatron) has megatron.core psutil || { pip psutil && pip --no-deps megatron-core==0.16.1; } ;;
+    torch_checkpointing) has torch_checkpointing safetensors || pip --no-deps torch-checkpointing==0.1.1 safetensors ;;
+    flax) has flax optax ml_dtypes || pip flax==0.12.8 optax ;;
+    onnx) has onnx || pip onnx==1.23.2 ;;
     safetensors) has safetensors || pip safetensors==0.8.0 ;;
     gguf) has gguf safetensors || pip gguf==0.19.0 safetensors ;;
     orbax)

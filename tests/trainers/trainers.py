@@ -142,7 +142,7 @@ def _array(tensor):
             return raw.view(numpy.dtype([(str(tensor.dtype).replace("torch.", ""), raw.dtype)]))
         return tensor.numpy()
     array = numpy.ascontiguousarray(tensor).reshape(numpy.shape(tensor))
-    if array.dtype.kind == "V" and array.dtype.fields is None:  # ml_dtypes
+    if array.dtype.name in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):  # ml_dtypes
         raw = array.view({1: numpy.uint8, 2: numpy.int16}[array.dtype.itemsize])
         return raw.view(numpy.dtype([(array.dtype.name, raw.dtype)]))
     return array
