@@ -36,7 +36,7 @@ constexpr std::byte kGuard{0xa5};
 thread_local EmulatedBlock* current = nullptr;
 
 // Ends the process, because the behaviour of the kernel is undefined.
-[[noreturn]] void Refuse(const char* what, const std::source_location& a, const std::source_location& b) {
+[[noreturn]] void Refuse(const char* what, const SourcePlace& a, const SourcePlace& b) {
   std::fprintf(stderr, "CUDA emulator: %s: thread (%u, %u, %u) of block (%u, %u, %u), %s:%u and %s:%u\n", what,
                threadIdx.x, threadIdx.y, threadIdx.z, blockIdx.x, blockIdx.y, blockIdx.z, a.file_name(), a.line(),
                b.file_name(), b.line());
@@ -44,7 +44,7 @@ thread_local EmulatedBlock* current = nullptr;
 }
 
 // Two calls wait at the same barrier if they come from the same place in the source.
-bool SamePlace(const std::source_location& a, const std::source_location& b) {
+bool SamePlace(const SourcePlace& a, const SourcePlace& b) {
   return a.line() == b.line() && a.column() == b.column() && std::strcmp(a.file_name(), b.file_name()) == 0;
 }
 
@@ -162,29 +162,29 @@ unsigned EmulatedBlock::Self() const {
   return threadIdx.x + shape_.block.x * (threadIdx.y + shape_.block.y * threadIdx.z);
 }
 
-void EmulatedBlock::Yield(State state, const std::source_location& place) {
+void EmulatedBlock::Yield(State state, const SourcePlace& place) {
   Thread& self = threads_[Self()];
   self.state = state;
   self.place = place;
   running_->Suspend();
 }
 
-void EmulatedBlock::AwaitBlock(const std::source_location& place) { Yield(State::kAtBarrier, place); }
+void EmulatedBlock::AwaitBlock(const SourcePlace& place) { Yield(State::kAtBarrier, place); }
 
-void EmulatedBlock::AwaitWarp(unsigned mask, const std::source_location& place) { Exchange(mask, 0, place); }
+void EmulatedBlock::AwaitWarp(unsigned mask, const SourcePlace& place) { Exchange(mask, 0, place); }
 
-const uint64_t* EmulatedBlock::Exchange(unsigned mask, uint64_t value, const std::source_location& place) {
+const uint64_t* EmulatedBlock::Exchange(unsigned mask, uint64_t value, const SourcePlace& place) {
   return MeetWarp(mask, value, place, nullptr);
 }
 
-void EmulatedBlock::RunTogether(uint64_t value, const std::source_location& place, void (*f)(const uint64_t* values)) {
+void EmulatedBlock::RunTogether(uint64_t value, const SourcePlace& place, void (*f)(const uint64_t* values)) {
   MeetWarp(~0u, value, place, f);
 }
 
 // The lanes of `mask` arrive one after the other and leave their values; the last one releases the others. Two buffers
 // alternate: a lane may reach the next exchange before another has read the values of this one, but not the exchange
 // after that.
-const uint64_t* EmulatedBlock::MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
+const uint64_t* EmulatedBlock::MeetWarp(unsigned mask, uint64_t value, const SourcePlace& place,
                                         void (*f)(const uint64_t* values)) {
   const unsigned self = Self();
   Warp& warp = warps_[self / kWarp];

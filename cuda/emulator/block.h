@@ -16,8 +16,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <source_location>
 #include <vector>
+
+#include "fsdp/cuda/emulator/source_place.h"
 
 struct uint3 {
   unsigned x, y, z;
@@ -68,17 +69,17 @@ class EmulatedBlock {
   // Only fibers call the following.
 
   // __syncthreads. `place` is the source location of the call, by which the emulator distinguishes barriers.
-  void AwaitBlock(const std::source_location& place);
+  void AwaitBlock(const SourcePlace& place);
   // __syncwarp. All lanes of `mask` must call, from one place in the source, else the process ends.
-  void AwaitWarp(unsigned mask, const std::source_location& place);
+  void AwaitWarp(unsigned mask, const SourcePlace& place);
 
   // Passes `value` to the other threads in `mask` of the caller's warp; returns the 32 lanes' values, valid until the
   // caller's next exchange.
-  const uint64_t* Exchange(unsigned mask, uint64_t value, const std::source_location& place);
+  const uint64_t* Exchange(unsigned mask, uint64_t value, const SourcePlace& place);
 
   // The last of the warp's 32 lanes to arrive calls f(values of all), which may use the memory to which they point,
   // because the others wait.
-  void RunTogether(uint64_t value, const std::source_location& place, void (*f)(const uint64_t* values));
+  void RunTogether(uint64_t value, const SourcePlace& place, void (*f)(const uint64_t* values));
 
   // The calling thread's asynchronous copies. StartCopy fills the destination with NaN; the AwaitCopies that waits for
   // a copy's group executes it.
@@ -100,7 +101,7 @@ class EmulatedBlock {
   struct Thread {
     State state = State::kNotStarted;
     Fiber* fiber = nullptr;
-    std::source_location place;  // the call at which it waits
+    SourcePlace place;  // the call at which it waits
     // Copies under way, in the order of their starts: the committed groups, and the rest.
     std::vector<std::vector<AsyncCopy>> groups;
     std::vector<AsyncCopy> copies;
@@ -110,7 +111,7 @@ class EmulatedBlock {
   struct Warp {
     unsigned arrived = 0;  // lanes
     unsigned mask = 0;     // of the first lane that arrived
-    std::source_location place;
+    SourcePlace place;
     uint64_t turn = 0;  // exchanges so far; two buffers, because a lane may be one ahead of another
     uint64_t values[2][kWarp] = {};
   };
@@ -120,8 +121,7 @@ class EmulatedBlock {
   ~EmulatedBlock();
 
   // Waits for the warp's lanes in `mask`; the last one calls `f`, if any, before it releases the others.
-  const uint64_t* MeetWarp(unsigned mask, uint64_t value, const std::source_location& place,
-                           void (*f)(const uint64_t* values));
+  const uint64_t* MeetWarp(unsigned mask, uint64_t value, const SourcePlace& place, void (*f)(const uint64_t* values));
   // Runs all threads of a block to their end; false after a trap. Blocks of odd number begin in descending order.
   bool RunBlock(unsigned number);
   // Resumes each thread that can run, once, by number; false if there was none.
@@ -129,7 +129,7 @@ class EmulatedBlock {
   void ReleaseBarrier();  // all live threads are at one barrier, or the process ends
   // Resume runs a thread until it waits or returns; Yield, on the fiber, returns control with the new state.
   void Resume(unsigned thread);
-  void Yield(State state, const std::source_location& place);
+  void Yield(State state, const SourcePlace& place);
   // Ends the process if the kernel wrote beyond its shared memory.
   void CheckGuard() const;
   // Number of the running thread in its block.

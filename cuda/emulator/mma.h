@@ -10,10 +10,10 @@
 #include <cuda_fp16.h>
 
 #include <bit>
-#include <source_location>
 #include <type_traits>
 
 #include "fsdp/cuda/emulator/block.h"
+#include "fsdp/cuda/emulator/source_place.h"
 
 namespace fsdp {
 
@@ -74,8 +74,7 @@ void MultiplyAddOfWarp(const uint64_t* lanes) {
 template <typename T>
 void MultiplyAdd(const MmaA& a, const MmaB& b, float (&c)[4]) {
   const MmaOperands own = {&a, &b, c};
-  EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), std::source_location::current(),
-                                       MultiplyAddOfWarp<T>);
+  EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), SourcePlace::current(), MultiplyAddOfWarp<T>);
 }
 
 template <typename T>
@@ -115,7 +114,7 @@ void LoadMatrices(const T* row, unsigned (&matrices)[4]) {
   if (reinterpret_cast<uintptr_t>(row) % 16 != 0) __builtin_trap();
   // The lane's operands stay on its stack while it waits.
   const MatrixOperands own = {reinterpret_cast<const uint16_t*>(row), matrices};
-  EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), std::source_location::current(),
+  EmulatedBlock::Current().RunTogether(reinterpret_cast<uint64_t>(&own), SourcePlace::current(),
                                        LoadMatricesOfWarp<kTransposed>);
 }
 

@@ -12,13 +12,13 @@
 #include <bit>
 #include <cstring>
 #include <functional>
-#include <source_location>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 
 #include "fsdp/cuda/emulator/block.h"
 #include "fsdp/cuda/emulator/device_memory.h"
+#include "fsdp/cuda/emulator/source_place.h"
 
 // Words of CUDA C++ without a meaning for a C++ compiler.
 #define __global__
@@ -65,16 +65,16 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
 }
 
 // The barriers and exchanges take their source location as a default argument, so that kernels are written as for CUDA.
-inline void __syncthreads(std::source_location place = std::source_location::current()) {
+inline void __syncthreads(fsdp::SourcePlace place = fsdp::SourcePlace::current()) {
   fsdp::EmulatedBlock::Current().AwaitBlock(place);
 }
-inline void __syncwarp(unsigned mask = ~0u, std::source_location place = std::source_location::current()) {
+inline void __syncwarp(unsigned mask = ~0u, fsdp::SourcePlace place = fsdp::SourcePlace::current()) {
   fsdp::EmulatedBlock::Current().AwaitWarp(mask, place);
 }
 
 // The value of lane `lane` of the calling thread's warp.
 template <typename T>
-T FromLane(unsigned mask, T value, int lane, std::source_location place) {
+T FromLane(unsigned mask, T value, int lane, fsdp::SourcePlace place) {
   static_assert(sizeof(T) <= sizeof(uint64_t));
   uint64_t bits = 0;
   std::memcpy(&bits, &value, sizeof(T));
@@ -85,24 +85,21 @@ T FromLane(unsigned mask, T value, int lane, std::source_location place) {
 
 // Lanes beyond 31 wrap around, as with a width of 32; other widths are not modelled.
 template <typename T>
-T __shfl_sync(unsigned mask, T value, int lane, int = 32,
-              std::source_location place = std::source_location::current()) {
+T __shfl_sync(unsigned mask, T value, int lane, int = 32, fsdp::SourcePlace place = fsdp::SourcePlace::current()) {
   return FromLane(mask, value, lane & 31, place);
 }
 template <typename T>
-T __shfl_xor_sync(unsigned mask, T value, int lanes, int = 32,
-                  std::source_location place = std::source_location::current()) {
+T __shfl_xor_sync(unsigned mask, T value, int lanes, int = 32, fsdp::SourcePlace place = fsdp::SourcePlace::current()) {
   return FromLane(mask, value, (static_cast<int>(threadIdx.x) & 31) ^ lanes, place);
 }
 template <typename T>
 T __shfl_down_sync(unsigned mask, T value, unsigned lanes, int = 32,
-                   std::source_location place = std::source_location::current()) {
+                   fsdp::SourcePlace place = fsdp::SourcePlace::current()) {
   const unsigned from = (threadIdx.x & 31) + lanes;
   return FromLane(mask, value, static_cast<int>(from < 32 ? from : threadIdx.x & 31), place);
 }
 // Bit l is set if lane l of `mask` has a predicate that is not 0.
-inline unsigned __ballot_sync(unsigned mask, int predicate,
-                              std::source_location place = std::source_location::current()) {
+inline unsigned __ballot_sync(unsigned mask, int predicate, fsdp::SourcePlace place = fsdp::SourcePlace::current()) {
   const uint64_t* votes = fsdp::EmulatedBlock::Current().Exchange(mask, predicate != 0, place);
   unsigned ballot = 0;
   for (unsigned lane = 0; lane < 32; ++lane) {
