@@ -14,6 +14,9 @@ constexpr int64_t kGranule = 8;
 constexpr double kMinProducts = 1 << 28;
 constexpr int64_t kMinSize = 64;
 
+// Elements that offsets of 32 bits reach.
+constexpr int64_t kMaxSpan = (int64_t{1} << 31) - 1;
+
 // `data` advanced by a place in a matrix whose rows are `stride` elements apart.
 const void* At(const void* data, int64_t row, int64_t column, int64_t stride, DType dtype) {
   return static_cast<const std::byte*>(data) + (row * stride + column) * SizeOf(dtype);
@@ -44,6 +47,47 @@ Gemm OfTerms(Gemm g, int64_t begin, int64_t size) {
   return g;
 }
 
+// Elements from the first to the last of a matrix in memory.
+int64_t Span(int64_t rows, int64_t columns, int64_t stride) { return (rows - 1) * stride + columns; }
+
+// Where to halve `size` rows: at a multiple of a granule, if there are several.
+int64_t HalfOf(int64_t size) {
+  const int64_t half = size / 2;
+  return half < kGranule ? half : half - half % kGranule;
+}
+
+// Adds `g`, in halves of halves until no matrix spans more than kMaxSpan elements or has only one row.
+void AddShort(const Gemm& g, std::vector<Gemm>& parts) {
+  const bool long_a = Span(g.transpose_a ? g.k : g.m, g.transpose_a ? g.m : g.k, g.lda) > kMaxSpan;
+  const bool long_b = Span(g.transpose_b ? g.n : g.k, g.transpose_b ? g.k : g.n, g.ldb) > kMaxSpan;
+  const bool long_c = Span(g.m, g.n, g.ldc) > kMaxSpan;
+  const auto add_both = [&parts](const Gemm& first, const Gemm& second) {
+    AddShort(first, parts);
+    AddShort(second, parts);
+  };
+  if (g.m > 1 && (long_c || (long_a && !g.transpose_a))) {
+    const int64_t half = HalfOf(g.m);
+    add_both(OfRows(g, 0, half), OfRows(g, half, g.m - half));
+  } else if (g.n > 1 && long_b && g.transpose_b) {
+    const int64_t half = HalfOf(g.n);
+    add_both(OfColumns(g, 0, half), OfColumns(g, half, g.n - half));
+  } else if (g.k > 1 && ((long_a && g.transpose_a) || (long_b && !g.transpose_b))) {
+    const int64_t half = HalfOf(g.k);
+    Gemm second = OfTerms(g, half, g.k - half);
+    second.bias = nullptr;
+    second.accumulate = true;
+    add_both(OfTerms(g, 0, half), second);
+  } else {
+    parts.push_back(g);
+  }
+}
+
+std::vector<Gemm> ShortParts(const std::vector<Gemm>& gemms) {
+  std::vector<Gemm> parts;
+  for (const Gemm& gemm : gemms) AddShort(gemm, parts);
+  return parts;
+}
+
 }  // namespace
 
 bool IsLargeTensorCoreProduct(const Gemm& gemm) {
@@ -53,7 +97,7 @@ bool IsLargeTensorCoreProduct(const Gemm& gemm) {
 }
 
 std::vector<Gemm> GemmParts(const Gemm& gemm) {
-  if (!IsLargeTensorCoreProduct(gemm)) return {gemm};
+  if (!IsLargeTensorCoreProduct(gemm)) return ShortParts({gemm});
   const int64_t m = gemm.m - gemm.m % kGranule, n = gemm.n - gemm.n % kGranule, k = gemm.k - gemm.k % kGranule;
   std::vector<Gemm> parts;
   const auto add = [&](const Gemm& box) {
@@ -73,7 +117,7 @@ std::vector<Gemm> GemmParts(const Gemm& gemm) {
     add(OfColumns(rows, 0, n));
     if (n != gemm.n) add(OfColumns(rows, n, gemm.n - n));
   }
-  return parts;
+  return ShortParts(parts);
 }
 
 }  // namespace fsdp

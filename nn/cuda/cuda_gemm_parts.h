@@ -11,6 +11,10 @@
 //          +---------+---+        to a[:, :k8] b[:k8, :] before that sum is rounded
 //     rest |         |   |
 //          +---------+---+
+//
+// No part has a matrix whose elements are 2^31 or more apart, as the logits of 64 sequences of 1,024 tokens are: not
+// every kernel is known to compute such offsets in 64 bits. Such a product is halved over the rows of that matrix; if
+// these are the terms of the sums, the second half is added to the first, as of two micro-batches.
 #ifndef FSDP_NN_CUDA_CUDA_GEMM_PARTS_H_
 #define FSDP_NN_CUDA_CUDA_GEMM_PARTS_H_
 
@@ -20,8 +24,8 @@
 
 namespace fsdp {
 
-// The products to run one after the other in place of `gemm`, or only `gemm`. A function of sizes and dtype, not of
-// addresses.
+// The products to run one after the other in place of `gemm`, or only `gemm`. A function of sizes, strides and dtype,
+// not of addresses.
 std::vector<Gemm> GemmParts(const Gemm& gemm);
 
 // True if tensor cores compute the product, and it is so large that a slow kernel costs more than a few further
