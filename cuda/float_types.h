@@ -118,13 +118,6 @@ auto WithActivationType(DType dtype, F f) {
   return f(TypeTag<float>());
 }
 
-// For kernels without a float16 version; any dtype but bfloat16 counts as float32. Each call compiles `f` twice.
-template <typename F>
-auto WithFloat32OrBFloat16(DType dtype, F f) {
-  if (dtype == DType::kBFloat16) return f(TypeTag<__nv_bfloat16>());
-  return f(TypeTag<float>());
-}
-
 }  // namespace fsdp
 
 #endif  // FSDP_CUDA_FLOAT_TYPES_H_

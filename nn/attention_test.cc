@@ -23,13 +23,6 @@ struct Variant {
 
 class AttentionTest : public testing::TestWithParam<Variant> {
  protected:
-  void SetUp() override {
-    const bool online = shape().rounding == AttentionRounding::kOnline;
-    if (dtype() == DType::kFloat16 && !online && device_->type() != DeviceType::kCpu) {
-      GTEST_SKIP() << "of the kernels of " << device_->name() << " only kOnline's compute in float16";
-    }
-  }
-
   struct Result {
     Tensor out, statistics, grad_qkv;
   };
@@ -149,7 +142,8 @@ INSTANTIATE_TEST_SUITE_P(LongHeads, AttentionTest,
                          testing::Values(Variant{DType::kFloat32, kLong}, Variant{DType::kFloat32, kLonger},
                                          Variant{DType::kFloat32, kOddLong}, Variant{DType::kFloat32, kLongest},
                                          Variant{DType::kBFloat16, kLong}, Variant{DType::kBFloat16, kLonger},
-                                         Variant{DType::kBFloat16, kOddLong}, Variant{DType::kBFloat16, kLongest}),
+                                         Variant{DType::kBFloat16, kOddLong}, Variant{DType::kBFloat16, kLongest},
+                                         Variant{DType::kFloat16, kOddLong}, Variant{DType::kFloat16, kLongest}),
                          [](const auto& info) {
                            return std::string(DTypeName(info.param.dtype)) + "_" +
                                   std::to_string(info.param.shape.head_dim);
@@ -177,7 +171,9 @@ INSTANTIATE_TEST_SUITE_P(Variants, AttentionTest,
                                          Variant{DType::kFloat32, kOneKey}, Variant{DType::kBFloat16, kOneToken},
                                          Variant{DType::kBFloat16, kSmall}, Variant{DType::kBFloat16, kBlocks},
                                          Variant{DType::kBFloat16, kGroups}, Variant{DType::kBFloat16, kOneKey},
-                                         Variant{DType::kFloat16, kSmall}, Variant{DType::kFloat16, kGroups}),
+                                         Variant{DType::kFloat16, kOneToken}, Variant{DType::kFloat16, kSmall},
+                                         Variant{DType::kFloat16, kBlocks}, Variant{DType::kFloat16, kGroups},
+                                         Variant{DType::kFloat16, kOneKey}),
                          [](const auto& info) {
                            return std::string(DTypeName(info.param.dtype)) + "_" +
                                   std::to_string(info.param.shape.seq_len);

@@ -3,8 +3,9 @@
 // Causal attention on a CUDA device, in tiles of 64 queries by 64 keys that never leave a block; see nn/ops/layer_ops.h
 // for the contract. Scores are computed twice forward: first for each row's maximum and sum, then for its
 // probabilities, so that these are rounded exactly as on the host. Sums have a fixed order. For float32, and for
-// bfloat16 under all roundings but kOnline, whose kernels are in cuda_online_attention.h. LayerOps has checked the
-// operands; kernels are put on `stream`, of the current device, and errors are the thread's last CUDA error.
+// bfloat16 and float16 under all roundings but kOnline, whose kernels are in cuda_online_attention.h. LayerOps has
+// checked the operands; kernels are put on `stream`, of the current device, and errors are the thread's last CUDA
+// error.
 #ifndef FSDP_NN_CUDA_CUDA_ATTENTION_H_
 #define FSDP_NN_CUDA_CUDA_ATTENTION_H_
 

@@ -48,8 +48,7 @@ AttentionOperands<T> AttentionOperandsOf(const AttentionShape& shape, const Tens
 // head_dim is at most kMaxCudaHeadDim.
 template <typename F>
 void WithHeadType(DType dtype, const AttentionShape& shape, F f) {
-  // Each of the three is compiled for float32 and for bfloat16.
-  WithFloat32OrBFloat16(dtype, [&](auto tag) {
+  WithActivationType(dtype, [&](auto tag) {
     if (shape.head_dim <= 64) {
       f(tag, HeadSize<64, 1>());
     } else if (shape.head_dim <= 128) {

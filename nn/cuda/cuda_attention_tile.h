@@ -56,8 +56,8 @@ struct HeadTile {
   T at[kTile * kStride];
 };
 
-// 64 x 64 scores or probabilities in shared memory, as a product reads them. For float32, 64 rows of 68 elements; for
-// bfloat16, of 72.
+// 64 x 64 scores or probabilities in shared memory, as a product reads them. For float32, 64 rows of 68 elements; in 16
+// bits, of 72.
 template <typename T>
 struct ScoreTile {
   static constexpr int kStride = TileStride<T>(kTile);
@@ -88,7 +88,7 @@ struct HeadRows {
 // aligned to them, else element by element.
 template <typename T, int kDim>
 __device__ inline void LoadHeadTile(const HeadRows<const T>& rows, int begin, HeadTile<T, kDim>& tile) {
-  // Elements that a thread copies in one access: 4 of float32, 8 of bfloat16.
+  // Elements that a thread copies in one access: 4 of float32, 8 in 16 bits.
   constexpr int kPack = kPackBytes / sizeof(T);
   // All rows are aligned if the first is and the distance is a multiple of a pack. The choice is the same for all
   // threads.

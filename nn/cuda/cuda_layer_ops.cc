@@ -49,15 +49,6 @@ void IssueNormBackward(const char* kernel, const CudaNormBackwardOperands& o, co
       [=](std::byte* memory, CUstream_st* s) { CudaNormBackward(o, grads, AsFloats(memory), s); });
 }
 
-// False, and the stream fails, for float16 operands of a kernel that has no float16 instance.
-bool HasKernels(const char* kernel, DType dtype, Stream& stream) {
-  if (dtype != DType::kFloat16) return true;
-  FailStream(stream,
-             absl::UnimplementedError(absl::StrCat(kernel, ": operands of dtype float16 on ", stream.device().name(),
-                                                   ", whose kernels compute in float32 and bfloat16")));
-  return false;
-}
-
 // Puts `launch(operands, stream)` on the stream, with memory for the losses of the rows and a place to report a target
 // that is not a class.
 template <typename F>
@@ -80,8 +71,8 @@ bool IsOnline(const AttentionShape& shape, DType dtype) {
   return shape.rounding == AttentionRounding::kOnline && dtype != DType::kFloat32;
 }
 
-bool HasKernels(const AttentionShape& shape, DType dtype, Stream& stream) {
-  if (!IsOnline(shape, dtype) && !HasKernels("attention", dtype, stream)) return false;
+// False, and the stream fails, for a shape without kernels.
+bool HasKernels(const AttentionShape& shape, Stream& stream) {
   if (shape.head_dim <= kMaxCudaHeadDim) return true;
   FailStream(stream, absl::UnimplementedError(absl::StrCat("attention: head_dim ", shape.head_dim,
                                                            ": a CUDA device has kernels up to ", kMaxCudaHeadDim)));
@@ -97,9 +88,9 @@ bool HasKernels(const CrossAttentionShape& shape, Stream& stream) {
   return false;
 }
 
-// Attention has kernels up to kMaxCudaHeadDim, and fails the stream with kUnimplemented beyond. Causal attention
-// refuses float16 with the same code. A stream of another device is a bug and aborts. If the device has no room for the
-// stream's workspace, the stream fails with kResourceExhausted.
+// Attention has kernels up to kMaxCudaHeadDim, and fails the stream with kUnimplemented beyond. A stream of another
+// device is a bug and aborts. If the device has no room for the stream's workspace, the stream fails with
+// kResourceExhausted.
 class CudaLayerOps final : public LayerOps {
  public:
   // On the GPU of number `ordinal`. Cheap: cuBLASLt is opened by the first product, and cuDNN by the first attention
@@ -295,7 +286,7 @@ class CudaLayerOps final : public LayerOps {
                          Stream& stream) const override {
     // cuDNN first: it returns false without putting work on the stream for calls that it does not serve.
     if (fused_attention_->Forward(qkv, shape, out, statistics, CudaStream::Of(stream))) return;
-    if (!HasKernels(shape, qkv.dtype(), stream)) return;
+    if (!HasKernels(shape, stream)) return;
     Issue("attention", {&qkv, &out, &statistics}, stream, [=](CUstream_st* s) {
       // CudaOnlineAttention keeps the same statistics as cuDNN, so forward and backward may be served by different
       // ones.
@@ -307,7 +298,7 @@ class CudaLayerOps final : public LayerOps {
   void DoCausalAttentionBackward(const Tensor& grad_out, const Tensor& qkv, const Tensor& out, const Tensor& statistics,
                                  const AttentionShape& shape, const Tensor& grad_qkv, Stream& stream) const override {
     if (fused_attention_->Backward({grad_out, qkv, out, statistics, grad_qkv}, shape, CudaStream::Of(stream))) return;
-    if (!HasKernels(shape, qkv.dtype(), stream)) return;
+    if (!HasKernels(shape, stream)) return;
     if (IsOnline(shape, qkv.dtype())) {
       return IssueWithWorkspace(
           "attention backward", CudaOnlineAttentionBackwardBytes(shape),

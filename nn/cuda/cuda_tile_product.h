@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products of tiles in shared memory, a warp at a time, for attention: c [16, 8 kN] += a [16, kK] b, with c in the
-// lanes' registers as cuda/mma.h lays it out, whatever the dtype: bfloat16 by tensor cores, float32 by multiply-adds
-// (not TF32, which keeps 10 bits). One layout for both dtypes lets softmax be written once, on registers. For .cu
-// files.
+// lanes' registers as cuda/mma.h lays it out, whatever the dtype: bfloat16 and float16 by tensor cores, float32 by
+// multiply-adds (not TF32, which keeps 10 bits). One layout for all dtypes lets softmax be written once, on registers.
+// For .cu files.
 //
 //   c[n] is 16 x 8.    columns   0 1      2 3      4 5      6 7
 //             row 0            lane 0   lane 1   lane 2   lane 3      elements 0 and 1 of the lane's four
@@ -13,6 +13,8 @@
 //             ...
 #ifndef FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_
 #define FSDP_NN_CUDA_CUDA_TILE_PRODUCT_H_
+
+#include <type_traits>
 
 #include "fsdp/cuda/mma.h"
 
@@ -35,12 +37,11 @@ constexpr int TileStride(int columns) {
   return columns + 16 / static_cast<int>(sizeof(T));
 }
 
-// c += a b for bfloat16, by tensor cores. b's rows are c's columns if kTransposed (b [8 kN, kK] in memory), else k's (b
-// [kK, 8 kN]). `a_stride` and `b_stride` are the TileStride of a's and b's tiles. All lanes of a warp call. `a` and `b`
-// begin at a multiple of 16 bytes in shared memory; kK is a multiple of 16 and kN even.
-template <bool kTransposed, int kN, int kK>
-__device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const __nv_bfloat16* b, int b_stride,
-                                     TileSums<kN>& c) {
+// c += a b for bfloat16 or float16, by tensor cores. b's rows are c's columns if kTransposed (b [8 kN, kK] in memory),
+// else k's (b [kK, 8 kN]). `a_stride` and `b_stride` are the TileStride of a's and b's tiles. All lanes of a warp call.
+// `a` and `b` begin at a multiple of 16 bytes in shared memory; kK is a multiple of 16 and kN even.
+template <bool kTransposed, int kN, int kK, typename T, typename = std::enable_if_t<sizeof(T) == 2>>
+__device__ inline void MultiplyTiles(const T* a, int a_stride, const T* b, int b_stride, TileSums<kN>& c) {
   static_assert(kN % 2 == 0 && kK % 16 == 0);
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const int row = lane % 8;
@@ -60,8 +61,8 @@ __device__ inline void MultiplyTiles(const __nv_bfloat16* a, int a_stride, const
       } else {
         LoadMatrices<true>(b + (k + row + second) * b_stride + 8 * n + later, b_registers);
       }
-      MultiplyAdd<__nv_bfloat16>(a_registers, {b_registers[0], b_registers[1]}, c[n]);
-      MultiplyAdd<__nv_bfloat16>(a_registers, {b_registers[2], b_registers[3]}, c[n + 1]);
+      MultiplyAdd<T>(a_registers, {b_registers[0], b_registers[1]}, c[n]);
+      MultiplyAdd<T>(a_registers, {b_registers[2], b_registers[3]}, c[n + 1]);
     }
   }
 }
