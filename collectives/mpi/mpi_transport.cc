@@ -35,6 +35,7 @@
 #include "fsdp/collectives/mpi/mpi_communicator.h"
 #include "fsdp/collectives/mpi/mpi_functions.h"
 #include "fsdp/collectives/mpi/mpi_library.h"
+#include "fsdp/collectives/mpi/mpi_pauses.h"
 #include "fsdp/collectives/net/offer.h"
 #include "fsdp/collectives/net/peer_wait.h"
 
@@ -51,33 +52,6 @@ constexpr absl::Duration kCheckInterval = absl::Milliseconds(5);
 
 // From this size on a message is long: MPI sends it in parts, and each part waits for a call of MPI.
 constexpr int64_t kLongBytes = 64 << 10;
-
-constexpr absl::Duration kSpin = absl::Microseconds(50);
-constexpr absl::Duration kShortestNap = absl::Microseconds(10);
-constexpr absl::Duration kLongestNap = absl::Milliseconds(1);
-constexpr absl::Duration kLongMessageNap = absl::Microseconds(50);
-
-// The pauses of a wait; see the header.
-class Pauses {
- public:
-  explicit Pauses(bool has_long) : longest_(has_long ? kLongMessageNap : kLongestNap) { Restart(); }
-
-  void Restart() {
-    spin_end_ = SteadyNow() + kSpin;
-    nap_ = kShortestNap;
-  }
-
-  // Zero: test again immediately.
-  absl::Duration Next() {
-    if (SteadyNow() < spin_end_) return absl::ZeroDuration();
-    return std::exchange(nap_, std::min(2 * nap_, longest_));
-  }
-
- private:
-  const absl::Duration longest_;
-  absl::Time spin_end_;
-  absl::Duration nap_;
-};
 
 struct Message {
   int peer = 0;
@@ -206,7 +180,7 @@ void MpiTransport::RecordFailure(Messages& messages, const Message& message, int
 absl::Status MpiTransport::AwaitAll(std::unique_lock<std::mutex>& lock, Messages& messages, const CollectiveId& what,
                                     absl::Duration timeout) {
   PeerWait wait(states_, what, timeout, options_.watch);
-  Pauses pauses(messages.longest >= kLongBytes);
+  MpiPauses pauses(messages.longest >= kLongBytes);
   absl::Time next_check = SteadyNow();
   while (true) {
     const size_t first = messages.first;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The transport between processes, on one host or several: UCX, over any network it finds; UCX_NET_DEVICES chooses
-// among several. The .cc file begins with how ranks meet and how messages are distinguished.
+// among several. The .cc file begins with how ranks meet, ucx_exchange.cc with how messages are distinguished.
 #ifndef FSDP_COLLECTIVES_NET_UCX_TRANSPORT_H_
 #define FSDP_COLLECTIVES_NET_UCX_TRANSPORT_H_
 
