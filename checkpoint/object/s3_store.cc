@@ -15,13 +15,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
@@ -30,6 +27,7 @@
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/object/http_client.h"
 #include "fsdp/checkpoint/object/s3_reply.h"
+#include "fsdp/checkpoint/object/s3_request_url.h"
 
 namespace fsdp {
 namespace {
@@ -45,42 +43,6 @@ constexpr absl::Duration kLongestPause = absl::Seconds(10);
 
 // A get that has received this many bytes since its last attempt has all its attempts again.
 constexpr int64_t kProgressBytes = int64_t{1} << 20;
-
-using Query = std::vector<std::pair<std::string, std::string>>;
-
-// RFC 3986, as Signature Version 4 requires: encodes everything except unreserved characters, and slashes in paths.
-std::string Encode(absl::string_view text, bool is_path) {
-  std::string encoded;
-  for (const char c : text) {
-    if (absl::ascii_isalnum(c) || absl::StrContains("-_.~", absl::string_view(&c, 1)) || (is_path && c == '/')) {
-      encoded.push_back(c);
-    } else {
-      absl::StrAppendFormat(&encoded, "%%%02X", static_cast<unsigned char>(c));
-    }
-  }
-  return encoded;
-}
-
-// Sorted: libcurl before 8.3 signs a query as it is written, but the signature is defined for the sorted one. A name
-// without a value also gets an equals sign.
-std::string Encode(Query query) {
-  std::sort(query.begin(), query.end());
-  std::string encoded;
-  for (const auto& [name, value] : query) {
-    absl::StrAppend(&encoded, encoded.empty() ? "?" : "&", Encode(name, false), "=", Encode(value, false));
-  }
-  return encoded;
-}
-
-// A bucket name with dots in the host name would not match the certificate, and other servers do not support such host
-// names.
-std::string BaseUrl(const std::string& bucket, const AwsConfig& config) {
-  if (!config.endpoint.empty()) return absl::StrCat(config.endpoint, "/", bucket, "/");
-  const std::string domain = absl::StartsWith(config.region, "cn-") ? "amazonaws.com.cn" : "amazonaws.com";
-  const std::string host = absl::StrCat("s3.", config.region, ".", domain, "/");
-  if (absl::StrContains(bucket, ".")) return absl::StrCat("https://", host, bucket, "/");
-  return absl::StrCat("https://", bucket, ".", host);
-}
 
 bool IsSuccess(const HttpReply& reply) { return reply.status >= 200 && reply.status < 300; }
 
@@ -139,7 +101,7 @@ class S3Store final : public ObjectStore {
           std::unique_ptr<HttpClient> http, std::unique_ptr<ThreadPool> pool)
       : bucket_(bucket),
         region_(config.region),
-        base_url_(BaseUrl(bucket, config)),
+        base_url_(S3BaseUrl(bucket, config)),
         options_(options),
         http_(std::move(http)),
         pool_(std::move(pool)) {}
@@ -192,7 +154,7 @@ class S3Store final : public ObjectStore {
     std::string token;
     int64_t pages = 0;
     do {
-      Query query = {{"list-type", "2"}, {"prefix", prefix}};
+      S3Query query = {{"list-type", "2"}, {"prefix", prefix}};
       if (one_level) query.emplace_back("delimiter", "/");
       if (!token.empty()) query.emplace_back("continuation-token", token);
       FSDP_ASSIGN_OR_RETURN(const HttpReply reply, Send({.url = BucketUrl(query)}, "list", prefix));
@@ -251,10 +213,10 @@ class S3Store final : public ObjectStore {
  private:
   // The URL of a key, and of an operation on the bucket, which is the root. Amazon requires the slash after a host name
   // with the bucket; servers with the bucket in the path accept both forms.
-  std::string ObjectUrl(const std::string& key, const Query& query = {}) const {
-    return absl::StrCat(base_url_, Encode(key, true), Encode(query));
+  std::string ObjectUrl(const std::string& key, const S3Query& query = {}) const {
+    return absl::StrCat(base_url_, EncodeS3Key(key), EncodeS3Query(query));
   }
-  std::string BucketUrl(const Query& query) const { return absl::StrCat(base_url_, Encode(query)); }
+  std::string BucketUrl(const S3Query& query) const { return absl::StrCat(base_url_, EncodeS3Query(query)); }
 
   void Pause(int attempt) const {
     const absl::Duration pause = std::min(kLongestPause, options_.first_pause * (1 << std::min(attempt - 1, 20)));

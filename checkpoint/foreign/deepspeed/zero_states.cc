@@ -13,6 +13,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/deepspeed/named_groups.h"
 #include "fsdp/checkpoint/foreign/deepspeed/trained_states.h"
+#include "fsdp/checkpoint/foreign/deepspeed/zero_units.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 
 namespace fsdp {
@@ -21,7 +22,6 @@ namespace {
 using Kind = TorchNode::Kind;
 
 constexpr char kFp32[] = "fp32";
-constexpr int64_t kMaxTotal = int64_t{1} << 58;  // elements of all units together
 
 // Entries of an optimizer's file that say how it is stored, or repeat the model's file.
 bool IsStructure(const std::string& name) {
@@ -86,7 +86,9 @@ class ZeroReader {
       RankFile parsed;
       parsed.name = files_.optim[rank];
       FSDP_RETURN_IF_ERROR(Parse(number, *file, *zero, rank == 0, parsed));
-      if (rank == 0) FSDP_RETURN_IF_ERROR(PlaceUnits(parsed, *zero));
+      if (rank == 0) {
+        FSDP_ASSIGN_OR_RETURN(units_, ZeroUnits::Place(files_, model_, PartsOf(parsed), *zero));
+      }
       FSDP_RETURN_IF_ERROR(AddRuns(static_cast<int64_t>(rank), parsed, *zero));
       return rank == 0 ? TakeOthers(number, *file, *zero) : absl::OkStatus();
     };
@@ -181,69 +183,14 @@ class ZeroReader {
     return absl::OkStatus();
   }
 
-  // Sets unit_begin_ and unit_part_ from rank 0's file, and the padding after each parameter.
-  absl::Status PlaceUnits(const RankFile& first, const TorchNode& zero) {
-    FSDP_RETURN_IF_ERROR(ReadAlignment(zero));
-    int64_t begin = 0;
-    for (size_t unit = 0; unit < model_.groups.size(); ++unit) {
-      int64_t part = first.fp32[unit].numel;
-      if (!first.flat_states.empty()) {
-        for (const auto& [name, run] : first.flat_states[unit]) part = std::max(part, run.numel);
-      }
-      const int64_t count = is_partitioned() ? 1 : world();
-      FSDP_ASSIGN_OR_RETURN(const int64_t numel, NumelOf(unit));
-      // A rank that has all elements and no state does not show its padding, and nothing is behind it.
-      if (part > (kMaxTotal - begin) / count || numel > kMaxTotal - begin) {
-        return absl::DataLossError("its flat tensors have more elements than a checkpoint can have");
-      }
-      unit_begin_.push_back(begin);
-      unit_part_.push_back(part);
-      unit_numel_.push_back(numel);
-      begin += part * count;
-      // Padded to a multiple of twice the ranks.
-      const int64_t align = 2 * world();
-      const int64_t most = (numel + align - 1) / align * align;
-      if (!is_partitioned() && (part * world() < numel || part * world() > most)) {
-        return absl::DataLossError(absl::StrCat("group ", unit, " has ", part, " elements on each of ", world(),
-                                                " ranks, but its parameters have ", numel,
-                                                " together: it is of another save"));
-      }
+  // The longest flat tensor of each unit.
+  static std::vector<int64_t> PartsOf(const RankFile& file) {
+    std::vector<int64_t> parts;
+    for (const FlatRun& run : file.fp32) parts.push_back(run.numel);
+    for (size_t unit = 0; unit < file.flat_states.size(); ++unit) {
+      for (const auto& [name, run] : file.flat_states[unit]) parts[unit] = std::max(parts[unit], run.numel);
     }
-    frozen_begin_ = begin;
-    if (!is_partitioned()) return absl::OkStatus();
-    // A parameter may lie in two sub-groups, so only the sum has to be equal.
-    int64_t wanted = 0;
-    for (const int64_t numel : unit_numel_) wanted += numel;
-    if (wanted == begin) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat("its flat tensors have ", begin,
-                                            " elements, but the parts of the parameters ", wanted,
-                                            " together: it is of another save"));
-  }
-
-  // Elements of a unit: ZeRO 1 and 2, with alignment paddings; ZeRO 3, of a rank's pieces.
-  // With a bound on every sum: the shapes come from a file.
-  absl::StatusOr<int64_t> NumelOf(size_t unit) const {
-    int64_t numel = 0;
-    for (size_t i = 0; i < model_.groups[unit].size(); ++i) {
-      const int64_t own = model_.groups[unit][i].second.numel();
-      const int64_t padding = alignment_.empty() ? 0 : alignment_[unit][i];
-      numel += is_partitioned() ? own / world() + (own % world() != 0 ? 1 : 0) : own + padding;
-      if (numel > kMaxTotal) return absl::DataLossError("param_shapes has more elements than a checkpoint can have");
-    }
-    return numel;
-  }
-
-  absl::Status ReadAlignment(const TorchNode& zero) {
-    const TorchNode* const node = FindValue(zero, "param_alignment_paddings");
-    if (node == nullptr || is_partitioned()) return absl::OkStatus();
-    const std::optional<std::vector<PythonJson>> groups = ItemsOf(node->value());
-    bool fits = groups && groups->size() == model_.groups.size();
-    for (size_t unit = 0; fits && unit < groups->size(); ++unit) {
-      FSDP_ASSIGN_OR_RETURN(alignment_.emplace_back(), CountsOf((*groups)[unit], "param_alignment_paddings"));
-      fits = alignment_[unit].size() == model_.groups[unit].size();
-    }
-    return fits ? absl::OkStatus()
-                : absl::DataLossError("its param_alignment_paddings do not have an entry for each of param_shapes");
+    return parts;
   }
 
   // All ranks have the same step, states and paddings; a file that differs was exchanged or is of another save.
@@ -261,7 +208,7 @@ class ZeroReader {
       state_names_ = NamesOf(file);
     }
     if (NamesOf(file) != state_names_) return Differs(file, "names of the optimizer's states");
-    for (size_t unit = 0; unit < unit_part_.size(); ++unit) {
+    for (size_t unit = 0; unit < units_.part.size(); ++unit) {
       FSDP_RETURN_IF_ERROR(AddRun(rank, unit, "its flat tensor", 0, file.fp32[unit]));
       if (file.flat_states.empty()) continue;
       for (const auto& [name, run] : file.flat_states[unit]) {
@@ -296,15 +243,15 @@ class ZeroReader {
 
   // Part `rank` of a unit. Padding is at the end of the unit, and a part may lack it.
   absl::Status AddRun(int64_t rank, size_t unit, const std::string& what, size_t space, FlatRun run) {
-    const int64_t part = unit_part_[unit];
+    const int64_t part = units_.part[unit];
     const int64_t before = is_partitioned() ? 0 : rank * part;
-    const int64_t least = is_partitioned() ? part : std::clamp<int64_t>(unit_numel_[unit] - before, 0, part);
+    const int64_t least = is_partitioned() ? part : std::clamp<int64_t>(units_.numel[unit] - before, 0, part);
     if (run.numel < least || run.numel > part) {
       return absl::DataLossError(absl::StrCat(what, " of group ", unit, " has ", run.numel, " elements, expected ",
                                               least, least == part ? "" : absl::StrCat(" to ", part),
                                               ": it is of another rank or of another save"));
     }
-    run.begin = unit_begin_[unit] + before;
+    run.begin = units_.begin[unit] + before;
     spaces_[space].Add(is_partitioned() ? static_cast<int>(rank) : 0, run);
     return absl::OkStatus();
   }
@@ -313,21 +260,21 @@ class ZeroReader {
   // 3 sub-groups continue each other, because a parameter may be in two of them.
   absl::Status PlaceParameters() {
     for (size_t unit = 0; unit < model_.groups.size(); ++unit) {
-      int64_t offset = is_partitioned() && unit > 0 ? next_ : unit_begin_[unit];
+      int64_t offset = is_partitioned() && unit > 0 ? next_ : units_.begin[unit];
       for (size_t i = 0; i < model_.groups[unit].size(); ++i) {
         const auto& [name, shape] = model_.groups[unit][i];
         names_.emplace_back(name, shape);
         offsets_.push_back(offset);
-        units_.push_back(unit);
+        unit_of_.push_back(unit);
         const int64_t numel = shape.numel();
-        offset += is_partitioned() ? numel / world() + (numel % world() != 0 ? 1 : 0)
-                                   : numel + (alignment_.empty() ? 0 : alignment_[unit][i]);
+        offset +=
+            is_partitioned() ? numel / world() + (numel % world() != 0 ? 1 : 0) : numel + units_.PaddingAfter(unit, i);
       }
       next_ = offset;
     }
     trained_ = names_.size();
     if (!is_partitioned()) return absl::OkStatus();
-    int64_t offset = frozen_begin_;
+    int64_t offset = units_.end;
     for (size_t i = 0; i < model_.frozen.size(); ++i) {
       names_.push_back(model_.frozen[i]);
       offsets_.push_back(offset);
@@ -337,7 +284,7 @@ class ZeroReader {
         spaces_[0].Add(static_cast<int>(rank), run);
       }
       offset += model_.frozen_runs.empty() ? 0 : model_.frozen_runs[0][i].numel;
-      if (offset > kMaxTotal) return absl::DataLossError("frozen_param_shapes has too many elements");
+      if (offset > ZeroUnits::kMaxTotal) return absl::DataLossError("frozen_param_shapes has too many elements");
     }
     return absl::OkStatus();
   }
@@ -356,7 +303,7 @@ class ZeroReader {
       result_.order.push_back(name);
       if (p >= trained_ || options_.model_only) continue;
       TorchNode own;
-      for (const auto& [scalar, value] : scalars_[units_[p]].members()) own.Add(scalar, value);
+      for (const auto& [scalar, value] : scalars_[unit_of_[p]].members()) own.Add(scalar, value);
       for (size_t s = 1; s < states_.size(); ++s) {
         const bool is_wanted = names_[p].second.numel() > 0;  // without elements it has every state
         const std::optional<int> number = is_wanted ? tensors_.StateOf(p, s) : std::nullopt;
@@ -384,12 +331,8 @@ class ZeroReader {
   StoredTensors& tensors_;
   TrainedStates result_;
 
-  std::vector<std::vector<int64_t>> alignment_;  // elements after a parameter, by unit; empty: none
   PythonJson alignment_json_;
-  std::vector<int64_t> unit_begin_;  // in a FlatSpace
-  std::vector<int64_t> unit_part_;   // elements of each rank
-  std::vector<int64_t> unit_numel_;  // without the padding at its end
-  int64_t frozen_begin_ = 0;
+  ZeroUnits units_;
   int64_t next_ = 0;
   std::vector<std::string> states_ = {kFp32};
   std::vector<FlatSpace> spaces_;                      // by states_
@@ -399,8 +342,8 @@ class ZeroReader {
   TorchNode groups_;
   NamedShapes names_;
   std::vector<int64_t> offsets_;
-  std::vector<size_t> units_;
-  size_t trained_ = 0;  // of names_; frozen parameters follow
+  std::vector<size_t> unit_of_;  // of each parameter
+  size_t trained_ = 0;           // of names_; frozen parameters follow
 };
 
 }  // namespace

@@ -19,7 +19,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/peft/adapter_tensors.h"
-#include "fsdp/checkpoint/foreign/peft/name_pattern.h"
+#include "fsdp/checkpoint/foreign/peft/numbers_by_pattern.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 
 namespace fsdp {
@@ -43,36 +43,6 @@ bool HasComponents(const std::string& name, const std::string& part) {
   }
   return false;
 }
-
-// rank_pattern or alpha_pattern.
-class NumbersByPattern {
- public:
-  static absl::StatusOr<NumbersByPattern> Create(const std::vector<std::pair<std::string, double>>& patterns) {
-    NumbersByPattern numbers;
-    for (const auto& [text, number] : patterns) {
-      FSDP_ASSIGN_OR_RETURN(NamePattern pattern, NamePattern::Create(text));
-      numbers.patterns_.emplace_back(std::move(pattern), number);
-    }
-    return numbers;
-  }
-
-  // Of matching all patterns with `names` names of `bytes` bytes in all, at most.
-  double Work(double names, double bytes) const {
-    double work = 0;
-    for (const auto& [pattern, number] : patterns_) work += 16 * names + static_cast<double>(pattern.states()) * bytes;
-    return work;
-  }
-
-  double Of(const std::string& module, double by_default) const {
-    for (const auto& [pattern, number] : patterns_) {
-      if (pattern.MatchesEndOf(module)) return number;
-    }
-    return by_default;
-  }
-
- private:
-  std::vector<std::pair<NamePattern, double>> patterns_;
-};
 
 // How the adapter's names become the base's: without the first `strip` bytes, behind `prefix`.
 struct NameRule {

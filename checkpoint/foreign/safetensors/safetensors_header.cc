@@ -13,7 +13,6 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
 
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <optional>
 #include <tuple>
@@ -23,9 +22,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
 #include "fsdp/base/annotate.h"
-#include "fsdp/base/check.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_dtype.h"
 #include "fsdp/checkpoint/source/decode_budget.h"
 #include "fsdp/checkpoint/source/json_events.h"
 #include "fsdp/checkpoint/source/json_token.h"
@@ -35,55 +34,6 @@ namespace fsdp {
 namespace {
 
 constexpr char kMetadata[] = "__metadata__";
-
-struct DTypeEntry {
-  std::string_view name;
-  std::optional<DType> dtype;  // nullopt: a dtype of the format that this project does not support
-};
-
-// The order is the reference library's, by ascending alignment; files are written in descending order.
-constexpr std::array<DTypeEntry, 22> kDTypes = {{
-    {"BOOL", DType::kBool},
-    {"F4", DType::kFloat4E2M1FNx2},
-    {"F6_E2M3", std::nullopt},
-    {"F6_E3M2", std::nullopt},
-    {"U8", DType::kUInt8},
-    {"I8", DType::kInt8},
-    {"F8_E5M2", DType::kFloat8E5M2},
-    {"F8_E4M3", DType::kFloat8E4M3FN},
-    {"F8_E8M0", DType::kFloat8E8M0FNU},
-    {"F8_E4M3FNUZ", DType::kFloat8E4M3FNUZ},
-    {"F8_E5M2FNUZ", DType::kFloat8E5M2FNUZ},
-    {"I16", DType::kInt16},
-    {"U16", DType::kUInt16},
-    {"F16", DType::kFloat16},
-    {"BF16", DType::kBFloat16},
-    {"I32", DType::kInt32},
-    {"U32", DType::kUInt32},
-    {"F32", DType::kFloat32},
-    {"C64", DType::kComplex64},
-    {"F64", DType::kFloat64},
-    {"I64", DType::kInt64},
-    {"U64", DType::kUInt64},
-}};
-
-// The index of `dtype` in kDTypes; kDTypes.size() for a dtype that the format does not have.
-int OrderOf(DType dtype) {
-  const auto at = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeEntry& e) { return e.dtype == dtype; });
-  return static_cast<int>(at - kDTypes.begin());
-}
-
-bool HasSafetensorsDType(DType dtype) { return OrderOf(dtype) < static_cast<int>(kDTypes.size()); }
-
-// Distinguishes a dtype that this project does not support from an unknown name.
-absl::StatusOr<DType> ParseSafetensorsDType(std::string_view name) {
-  for (const DTypeEntry& entry : kDTypes) {
-    if (entry.name != name) continue;
-    if (entry.dtype.has_value()) return *entry.dtype;
-    return absl::InvalidArgumentError(absl::StrCat("dtype ", std::string(name), " is not supported"));
-  }
-  return absl::InvalidArgumentError(absl::StrCat("unknown dtype ", Quote(name)));
-}
 
 // `status` with the tensor's name in front.
 absl::Status OfTensor(std::string_view name, const absl::Status& status) {
@@ -363,11 +313,6 @@ absl::Status AppendMetadata(const std::map<std::string, std::string>& metadata, 
 
 }  // namespace
 
-std::string_view SafetensorsDTypeName(DType dtype) {
-  Check(HasSafetensorsDType(dtype), "a dtype that safetensors does not have");
-  return kDTypes[OrderOf(dtype)].name;
-}
-
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t payload_bytes) {
   // The format requires '{' as the first byte; white space before it is harmless.
   const size_t first = json.find_first_not_of(" \t\r\n");
@@ -383,8 +328,8 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, 
 // Larger alignments first: every tensor then begins at a multiple of its element size, since sizes are powers of two.
 void PlaceSafetensorsEntries(std::vector<SafetensorsEntry>& entries) {
   const auto is_before = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
-    const int order_a = OrderOf(a.dtype);
-    const int order_b = a.dtype == b.dtype ? order_a : OrderOf(b.dtype);
+    const int order_a = SafetensorsDTypeOrder(a.dtype);
+    const int order_b = a.dtype == b.dtype ? order_a : SafetensorsDTypeOrder(b.dtype);
     return order_a != order_b ? order_a > order_b : a.name < b.name;
   };
   // The entries of a file that is converted are in this order already.

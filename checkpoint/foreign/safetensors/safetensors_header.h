@@ -39,9 +39,6 @@ struct SafetensorsHeader {
   std::vector<SafetensorsEntry> entries;  // by begin; they cover the payload exactly
 };
 
-// "F32", "BF16", "F8_E4M3", ...
-std::string_view SafetensorsDTypeName(DType dtype);
-
 // Parses the N bytes of JSON of a file whose payload has `payload_bytes` bytes. kDataLoss names the tensor and the
 // broken rule; kInvalidArgument a dtype that this project does not support, by name. Linear in the size of `json`,
 // whatever its contents.

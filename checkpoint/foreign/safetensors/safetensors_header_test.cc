@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_dtype.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -32,10 +32,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_builder.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/pickle_gate.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_input.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_leaf.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_memo.h"
@@ -51,7 +51,12 @@ class PickleMachine {
  public:
   PickleMachine(PickleInput& input, PickleBuilder& values, const PickleReferences& references,
                 const PickleOptions& options)
-      : input_(input), values_(values), options_(options), max_memory_(*options.limits.max_memory), memo_(references) {}
+      : input_(input),
+        values_(values),
+        options_(options),
+        gate_(options),
+        max_memory_(*options.limits.max_memory),
+        memo_(references) {}
 
   // Runs until STOP; returns the value on top of the stack.
   absl::StatusOr<uint32_t> Run() {
@@ -135,25 +140,8 @@ class PickleMachine {
       return input_.Exceeded(
           absl::StrCat("a string of ", leaf.text.size(), " bytes, more than ", options_.limits.max_string_bytes));
     }
-    if (leaf.kind == Kind::kGlobal) FSDP_RETURN_IF_ERROR(CheckGlobal(leaf.module, leaf.text));
+    if (leaf.kind == Kind::kGlobal) FSDP_RETURN_IF_ERROR(gate_.Check(leaf.module, leaf.text, input_));
     return Push(static_cast<uint32_t>(input_.opcode_at()));
-  }
-
-  // The only gate: every name passes here, from either opcode, before a value that refers to it is on the stack.
-  absl::Status CheckGlobal(std::string_view module, std::string_view name) const {
-    const std::string full_name = absl::StrCat(std::string(module), ".", std::string(name));
-    if (options_.is_allowed != nullptr && options_.is_allowed(full_name)) return absl::OkStatus();
-    if (options_.is_inert != nullptr && options_.is_inert(full_name)) return absl::OkStatus();
-    const std::string advice(options_.advice == nullptr ? "" : options_.advice(full_name));
-    return input_.Refused(absl::StrCat("it wants ", Quote(full_name),
-                                       ", which no state dict needs: refused, and nothing was executed",
-                                       advice.empty() ? "" : "; ", advice));
-  }
-
-  // True for an object that only its class could read: its parts have no meaning here.
-  bool IsInert(uint32_t id) const {
-    if (options_.is_inert == nullptr || values_.KindOf(id) != Kind::kCall) return false;
-    return options_.is_allowed == nullptr || !options_.is_allowed(values_.Value(id).callee().name());
   }
 
   absl::Status PushGlobalOfStack() {
@@ -166,7 +154,7 @@ class PickleMachine {
     constexpr size_t kMaxName = 4096;
     const std::string_view texts[] = {values_.Value(module).text(), values_.Value(name).text()};
     if (texts[0].size() + texts[1].size() > kMaxName) return input_.Broken("the name of a global is too long");
-    FSDP_RETURN_IF_ERROR(CheckGlobal(texts[0], texts[1]));
+    FSDP_RETURN_IF_ERROR(gate_.Check(texts[0], texts[1], input_));
     return Push(values_.Items(Kind::kGlobal, {module, name}));
   }
 
@@ -224,7 +212,7 @@ class PickleMachine {
     FSDP_ASSIGN_OR_RETURN(const uint32_t state, Pop());
     FSDP_ASSIGN_OR_RETURN(const uint32_t object, Top());
     if (values_.KindOf(object) == Kind::kDict || values_.KindOf(object) == Kind::kObject) return absl::OkStatus();
-    if (IsInert(object)) return absl::OkStatus();
+    if (gate_.IsInert(values_, object)) return absl::OkStatus();
     if (values_.KindOf(object) != Kind::kCall) {
       return input_.Refused(
           absl::StrCat("it wants to set the state of ", std::string(PickleKindName(values_.KindOf(object)))));
@@ -259,7 +247,7 @@ class PickleMachine {
     const size_t floor = marks_.empty() ? 0 : marks_.back();
     if (*first <= floor) return input_.Broken("a value is taken from an empty stack");
     const uint32_t container = stack_[*first - 1];
-    if (IsInert(container)) {  // of a subclass of a list or dict
+    if (gate_.IsInert(values_, container)) {  // of a subclass of a list or dict
       Drop(*first);
       return absl::OkStatus();
     }
@@ -303,6 +291,7 @@ class PickleMachine {
   PickleInput& input_;
   PickleBuilder& values_;
   const PickleOptions& options_;
+  const PickleGate gate_;
   const int64_t max_memory_;
   PickleBuilder::Ids stack_;
   std::vector<size_t> marks_;  // sizes of stack_

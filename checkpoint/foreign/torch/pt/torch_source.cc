@@ -24,11 +24,11 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/pt/deepspeed_part.h"
 #include "fsdp/checkpoint/foreign/torch/pt/joined_files.h"
+#include "fsdp/checkpoint/foreign/torch/pt/joined_state.h"
 #include "fsdp/checkpoint/foreign/torch/pt/rank_files.h"
 #include "fsdp/checkpoint/foreign/torch/pt/tensor_list.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/foreign/torch/state/distinct_elements.h"
-#include "fsdp/checkpoint/foreign/torch/state/flat_state.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
@@ -87,7 +87,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     }
     source->world_size_ = joined.ranks;
     if (joined.ranks > 1) {
-      const absl::Status fits = source->FitState(joined.ranks, options);
+      const absl::Status fits = FitJoinedState(joined.ranks, options, tensors, source->state_);
       if (!fits.ok()) return Annotate(fits, path);
     }
     return source;
@@ -267,39 +267,6 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
   static std::string Place(const StateKey& key, const TensorRef& ref) {
     return absl::StrCat("tensor ", Quote(key.ToString()), ", ", ref.file->place(ref.index).entry, " of ",
                         ref.file->path());
-  }
-
-  // Gives the joined state of each parameter the parameter's shape. An error if a size says that copies are shards or
-  // the reverse.
-  absl::Status FitState(int ranks, const TensorSourceOptions& options) {
-    std::vector<std::pair<StateKey, ShardedTensor>> reshaped;
-    for (const auto& [key, value] : state_.contents.entries()) {
-      const auto* const tensor = std::get_if<ShardedTensor>(&value);
-      if (tensor == nullptr || key.section != StateKey::Section::kOptimState) continue;
-      const TorchTensorPart* const part = (*state_.FindLeaf(key))->tensor_part();
-      if (part == nullptr || tensor->shape.rank() != 1) continue;
-      const bool is_joined = tensors_[part->tensor].size() > 1;
-      const std::optional<Shape> wanted = ParameterShape(key.fqn, options);
-      const int64_t numel = tensor->shape.numel();
-      const bool fits = wanted && numel == wanted->numel();
-      if (fits && is_joined && tensor->shape != *wanted) reshaped.emplace_back(key, *tensor).second.shape = *wanted;
-      const bool is_shard = wanted && !fits && numel * ranks == wanted->numel();
-      if (is_joined ? fits : !is_shard) continue;
-      return absl::InvalidArgumentError(absl::StrCat(
-          Quote(key.ToString()), " has ", numel, " elements in ", is_joined ? "all files together" : "each file",
-          wanted ? absl::StrCat(", but its parameter has ", wanted->numel())
-                 : absl::StrCat(", and how many its parameter has is not in the files; ", kGiveFlatLayout)));
-    }
-    for (auto& [key, tensor] : reshaped) state_.contents.Set(key, std::move(tensor));
-    return absl::OkStatus();
-  }
-
-  std::optional<Shape> ParameterShape(const std::string& fqn, const TensorSourceOptions& options) const {
-    if (const ShardedTensor* const tensor = state_.contents.FindTensor(StateKey::Model(fqn))) return tensor->shape;
-    if (!options.flat_layout) return std::nullopt;
-    const auto& parameters = options.flat_layout->parameters;
-    const auto at = std::find_if(parameters.begin(), parameters.end(), [&](const auto& p) { return p.fqn == fqn; });
-    return at == parameters.end() ? std::nullopt : std::make_optional(at->shape);
   }
 
   // The distinct elements of a tensor that is one whole view; nullopt for parts and concatenations of views.

@@ -10,7 +10,6 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 
 #include <algorithm>
-#include <cstring>
 #include <map>
 #include <optional>
 #include <set>
@@ -27,6 +26,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/key_shapes.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 #include "fsdp/checkpoint/foreign/torch/state/optimizer_form.h"
+#include "fsdp/checkpoint/foreign/torch/state/optimizer_value.h"
 #include "fsdp/checkpoint/foreign/torch/state/parameter_ids.h"
 #include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 
@@ -34,37 +34,6 @@ namespace fsdp {
 namespace {
 
 using Kind = TorchNode::Kind;
-
-template <typename T>
-TorchOptimizerState Scalar(DType dtype, T value) {
-  TorchNumber number;
-  static_assert(sizeof(value) <= sizeof(number.bytes));
-  std::memcpy(number.bytes.data(), &value, sizeof(value));
-  return {.leaf = {number}, .dtype = dtype, .shape = {}};
-}
-
-// A Python value of the optimizer's state; a number as a scalar tensor. "step" becomes float32, the dtype in today's
-// PyTorch, if float32 holds the number exactly.
-TorchOptimizerState StateOfValue(const StateKey& key, const PythonJson& json) {
-  if (json.is_boolean()) return Scalar(DType::kBool, static_cast<uint8_t>(json.get<bool>()));
-  const bool is_beyond = json.is_number_unsigned() && json.get<uint64_t>() > uint64_t{INT64_MAX};
-  if (json.is_number_integer() && !is_beyond) {
-    const auto value = json.get<int64_t>();
-    const auto as_float = static_cast<float>(value);
-    constexpr int64_t kExact = int64_t{1} << 24;
-    // 2^24 is the first integer whose successor float32 cannot hold.
-    if (key.state == "step" && value >= 0 && value <= kExact) return Scalar(DType::kFloat32, as_float);
-    return Scalar(DType::kInt64, value);
-  }
-  if (json.is_number_float()) {
-    const auto value = json.get<double>();
-    if (key.state == "step" && static_cast<double>(static_cast<float>(value)) == value) {
-      return Scalar(DType::kFloat32, static_cast<float>(value));
-    }
-    return Scalar(DType::kFloat64, value);
-  }
-  return {.value = json};
-}
 
 class OptimizerReader {
  public:
@@ -109,7 +78,7 @@ class OptimizerReader {
   }
 
  private:
-  // `node`: null if there are none.
+  // `node`: null without groups.
   absl::StatusOr<PythonJson> ReadGroups(const TorchNode* node) const {
     if (node == nullptr) return PythonJson::array();
     const absl::StatusOr<PythonJson> json = node->ToJson(tensors_, options_.read);
@@ -126,8 +95,8 @@ class OptimizerReader {
     return groups;
   }
 
-  // What the state tells about its parameters' shapes. Keys are views of `state`. A moment has the parameter's shape,
-  // so one that is a scalar for one parameter and not for others means a parameter without dimensions.
+  // The shapes of parameters that follow from their state. Keys are views of `state`. A moment has the parameter's
+  // shape, so one that is a scalar for one parameter and not for others means a parameter without dimensions.
   KeyShapes ShapesOf(const TorchNode& state) const {
     KeyShapes shapes(tensors_);
     shapes.Reserve(state.members().size());
@@ -283,7 +252,7 @@ class OptimizerReader {
     }
     StateKey key = StateKey::OptimState(fqn, state);
     if (node.kind() == Kind::kValue) {
-      TorchOptimizerState value = StateOfValue(key, node.value());
+      TorchOptimizerState value = OptimizerValue(key, node.value());
       return (*sink_)(std::move(key), std::move(value));
     }
     const TorchLeafType& type = tensors_[node.tensor()];

@@ -25,6 +25,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_objects.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/foreign/torch/state/training_step.h"
+#include "fsdp/checkpoint/foreign/torch/state/tree_place.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/model_value.h"
 #include "fsdp/checkpoint/source/step_counter.h"
@@ -55,7 +56,7 @@ absl::Status CheckTotal(const TorchLeafTypes& tensors) {
   return absl::OkStatus();
 }
 
-// What a file holds that is no dict.
+// The contents of a file that is no dict.
 std::string Described(const TorchNode& root, const TorchLeafTypes& tensors) {
   if (root.kind() == Kind::kTensor) {
     const TorchLeafType type = tensors[root.tensor()];
@@ -86,8 +87,7 @@ class StateBuilder {
     }
     FSDP_ASSIGN_OR_RETURN(TorchLayout layout, LayoutOf(root, tensors_, options_.map));
     state_.layout = std::move(layout.description);
-    const Place top = {.branch = &layout.root, .role = layout.root.role, .model = &layout.root};
-    top_ = &layout.root;
+    const TreePlace top = {.branch = &layout.root, .role = layout.root.role, .model = &layout.root};
     SeeNames(top, root);
     FSDP_RETURN_IF_ERROR(AddMembers(top, root));
     FSDP_RETURN_IF_ERROR(ReplaceFlatParameters(flats_, tensors_, options_, state_));
@@ -97,39 +97,6 @@ class StateBuilder {
 
  private:
   using Role = TorchBranch::Role;
-
-  // A branch of the tree on the walk through it.
-  struct Place {
-    const TorchBranch* branch = nullptr;  // null: nothing in it has a role of its own
-    Role role = Role::kNone;
-    const TorchBranch* model = nullptr;  // the one that it belongs to
-    std::string path = {};               // from the root
-    std::string name = {};               // from `model`
-    int depth = 0;
-
-    bool is_model() const { return role == Role::kModel; }
-
-    // The place of the member `key`.
-    Place Inside(const std::string& key) const {
-      const TorchBranch* const own = branch == nullptr ? nullptr : branch->Find(key);
-      const bool has_role = own != nullptr && own->role != Role::kNone;
-      Place inner = {.branch = own, .role = has_role ? own->role : role};
-      if (inner.role == Role::kTopModel && !has_role) inner.role = Role::kNone;  // only its direct tensors are a model
-      inner.path = path.empty() ? key : absl::StrCat(path, ".", key);
-      inner.depth = depth + 1;
-      inner.model = has_role ? own : model;
-      if (!has_role) inner.name = name.empty() ? key : absl::StrCat(name, ".", key);
-      return inner;
-    }
-
-    // The same for a tensor.
-    Place OfTensor(const std::string& key) const {
-      Place inner = Inside(key);
-      if (role == Role::kTopModel && inner.role == Role::kNone) inner.role = Role::kModel;
-      if (inner.name.empty()) inner.name = key;  // a model of one tensor
-      return inner;
-    }
-  };
 
   // Texts at the end have (unused) leaves like the other entries.
   TorchState Finished() {
@@ -167,15 +134,15 @@ class StateBuilder {
   }
 
   // Collects the names of each model.
-  void SeeNames(const Place& place, const TorchNode& node) {
+  void SeeNames(const TreePlace& place, const TorchNode& node) {
     const OptimizerMembers own(place.branch != nullptr && place.branch->is_optimizer ? node : TorchNode());
     for (const auto& [key, member] : node.members()) {
       if (own.Has(key)) continue;
       if (member.kind() == Kind::kTensor) {
-        const Place inner = place.OfTensor(key);
+        const TreePlace inner = place.OfTensor(key);
         if (inner.is_model()) NamesOf(inner.model).See(inner.name);
       } else if (member.is_branch()) {
-        const Place inner = place.Inside(key);
+        const TreePlace inner = place.Inside(key);
         if (inner.branch != nullptr || inner.is_model()) SeeNames(inner, member);
       }
     }
@@ -184,15 +151,14 @@ class StateBuilder {
   // Adds the members of a branch that has a role, or a branch with one inside. Optimizers wait in optimizers_.
   // The order of the questions is the rule: a tensor in a model, a branch with roles inside, a counter, a value of a
   // module, an extra value.
-  absl::Status AddMembers(const Place& place, TorchNode& node) {
+  absl::Status AddMembers(const TreePlace& place, TorchNode& node) {
     if (place.branch != nullptr && place.branch->is_optimizer) FSDP_RETURN_IF_ERROR(TakeOptimizer(place, node));
     return node.Consume([&](const std::string& key, TorchNode& member) -> absl::Status {
       const bool is_tensor = member.kind() == Kind::kTensor;
-      const Place inner = is_tensor ? place.OfTensor(key) : place.Inside(key);
+      const TreePlace inner = is_tensor ? place.OfTensor(key) : place.Inside(key);
       if (is_tensor && inner.is_model()) {
         if (place.role == Role::kTopModel) FSDP_RETURN_IF_ERROR(step_.Add(inner.path, key, place.depth, member));
-        const bool is_nested = inner.name != key && (inner.model != top_ || node.is_list);
-        if (is_nested && nested_++ == 0) a_nested_ = inner.path;
+        if (inner.name != key && nested_++ == 0) a_nested_ = inner.path;
         return AddModelTensor(inner, member.tensor());
       }
       const bool is_optimizer = inner.branch != nullptr && inner.branch->is_optimizer;
@@ -205,15 +171,15 @@ class StateBuilder {
     });
   }
 
-  // In the dict that is a whole file the values of modules are beside those of the program.
-  static bool IsModelValue(const Place& place, const Place& inner) {
+  // In the dict that is a whole file the values of modules are next to the program's.
+  static bool IsModelValue(const TreePlace& place, const TreePlace& inner) {
     const bool is_at_top = place.path.empty() || place.role == Role::kTopModel;
     if (!is_at_top) return inner.is_model() && !inner.name.empty();
     const bool is_in_model = inner.is_model() || place.role == Role::kTopModel;
     return is_in_model && inner.branch == nullptr && IsNameInModule(inner.name);
   }
 
-  absl::Status AddModelValue(const Place& place, const TorchNode& node) {
+  absl::Status AddModelValue(const TreePlace& place, const TorchNode& node) {
     const StateKey key = ModelValue(absl::StrCat(place.model->prefix, NamesOf(place.model).Unwrapped(place.name)));
     FSDP_ASSIGN_OR_RETURN(const PythonJson json, node.ToJson());
     if (state_.contents.contains(key)) return Twice(key);
@@ -222,7 +188,7 @@ class StateBuilder {
   }
 
   // Moves the optimizer's members of `node` to optimizers_.
-  absl::Status TakeOptimizer(const Place& place, TorchNode& node) {
+  absl::Status TakeOptimizer(const TreePlace& place, TorchNode& node) {
     Expand(node);
     const OptimizerMembers own(node);
     TorchNode optimizer;
@@ -241,7 +207,7 @@ class StateBuilder {
     return absl::OkStatus();
   }
 
-  absl::Status AddModelTensor(const Place& place, int tensor) {
+  absl::Status AddModelTensor(const TreePlace& place, int tensor) {
     if (IsFlatName(place.name)) {
       flats_.emplace_back(absl::StrCat(place.model->prefix, place.name), tensor);
       return absl::OkStatus();
@@ -309,10 +275,11 @@ class StateBuilder {
       const std::string name = unread.branch.empty() ? "the optimizer" : Quote(unread.branch);
       state_.layout.notes.push_back(absl::StrCat(name, " became extra values: ", unread.reason));
       state_.layout.is_usual = false;
-      for (const auto& [key, member] : unread.node.members()) {
-        const std::string path = unread.branch.empty() ? key : absl::StrCat(unread.branch, ".", key);
-        FSDP_RETURN_IF_ERROR(AddExtra(path, member));
+      if (!unread.branch.empty()) {  // one value, so that it is written back as the dict that it was
+        FSDP_RETURN_IF_ERROR(AddExtra(unread.branch, unread.node));
+        continue;
       }
+      for (const auto& [key, member] : unread.node.members()) FSDP_RETURN_IF_ERROR(AddExtra(key, member));
     }
     return absl::OkStatus();
   }
@@ -351,7 +318,6 @@ class StateBuilder {
   std::vector<uint32_t> first_names_;             // by identity: entry of state_.contents, from 1; 0: unseen
   std::vector<FlatTensor> flats_;
   std::vector<FoundOptimizer> optimizers_;
-  const TorchBranch* top_ = nullptr;
   int64_t nested_ = 0;  // tensors in dicts and lists of a model
   std::string a_nested_;
   int64_t moments_ = 0;  // tensors of models, with names of optimizer state
