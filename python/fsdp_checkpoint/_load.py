@@ -6,7 +6,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ._checkpoint import Checkpoint, Path, ReadRequest, SourceLayout
 from ._torch_groups import GROUPS, decode
-from ._torch_layout import INDEX
+from ._torch_layout import INDEX, path_of_state
 from ._values import json_of_text, references_in, value_of_json, value_of_text
 
 _FRAMEWORKS = (None, "numpy", "torch")
@@ -123,20 +123,23 @@ def _of_others(checkpoint: Checkpoint, framework: str) -> Any:
 
     parts = {at["name"] for text in texts.values() for at in references_in(text)}
     state: Dict[str, Any] = {}
+    of_optim = []  # paths and values
     for (name, _), array in arrays.items():
         section, rest = name.split("/", 1)
         if section == "model":
             state.setdefault("model", {})[rest] = array
         elif section == "optim":
-            parameter, own = rest[len("state/") :].rsplit("/", 1)
-            optim = state.setdefault("optim", {"state": {}})
-            optim["state"].setdefault(parameter, {})[own] = array
+            of_optim.append((path_of_state(name) or [rest], array))
         elif rest not in parts:
             state["extra." + rest if rest in ("model", "optim") else rest] = array
+    values = {name: path_of_state("extra/" + name) for name in texts}  # by place in the optimizer's state
+    of_optim += [(path, value_of_json(texts[name], part)) for name, path in values.items() if path is not None]
+    if of_optim or GROUPS in checkpoint.texts:
+        state["optim"] = {"state": _nested(of_optim)}
     if GROUPS in checkpoint.texts:
-        state.setdefault("optim", {"state": {}})["param_groups"] = decode(checkpoint.texts[GROUPS])
+        state["optim"]["param_groups"] = decode(checkpoint.texts[GROUPS])
     for name, text in texts.items():
-        if name not in parts:
+        if name not in parts and values[name] is None:
             state["extra." + name if name in state else name] = value_of_json(text, part)
     return state
 

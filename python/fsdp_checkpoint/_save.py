@@ -14,7 +14,7 @@ from . import _arguments, _library
 from ._checkpoint import Path
 from ._library import library
 from ._torch_groups import add_groups, is_hyperparameter
-from ._torch_layout import INDEX, Layout, NestedPath, group_place, layout_of, names_of_states, our_name
+from ._torch_layout import INDEX, Layout, NestedPath, group_place, layout_of, names_of_states, our_name, value_name
 from ._values import dump, json_of, stored_as, text_of, with_members
 
 _DICTS = ("dict", "OrderedDict")
@@ -224,8 +224,9 @@ def save(
         index.update(add_groups(made, saved.paths, saved.layout, saved.values))
         for fqn, text in saved.texts.items():
             if fqn not in index:
-                index[fqn] = ["python", "extra/" + fqn, list(saved.paths[fqn])]
-                _add_text(made, "extra/" + fqn, text)
+                name = value_name(fqn, saved.paths[fqn], saved.layout)
+                index[fqn] = ["python", name, list(saved.paths[fqn])]
+                _add_text(made, name, text)
         _add_text(made, INDEX, dump({"version": 1, "keys": index, "state": saved.json((), state)}))
         with _library.saves:
             library.fsdp_save(made, root, number, None, options, None)

@@ -168,7 +168,9 @@ def add_groups(
     return keys
 
 
-def path_of(place: Tuple[Any, str]) -> Tuple[Any, ...]:
-    """The path in a state dict {"optim": ...} of a member of a group."""
+def path_of(place: Tuple[Any, str], branch: NestedPath) -> NestedPath:
+    """The path in a state dict of a member of a group of the optimizer at `branch`."""
     group, name = place
-    return ("optim", "param_groups", group, name) if isinstance(group, int) else ("optim", f"param_groups.{group}.{name}")
+    if isinstance(group, int):
+        return (*branch, "param_groups", group, name)
+    return (*branch, f"param_groups.{group}.{name}")

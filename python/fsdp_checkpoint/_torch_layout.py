@@ -9,6 +9,7 @@ The model is the branch that has the parameters that the optimizer's states name
 called "model", or, if no tensor is nested, all tensors.
 """
 
+import re
 from typing import Any, Iterable, List, NamedTuple, Optional, Set, Tuple
 
 NestedPath = Tuple[Any, ...]
@@ -22,6 +23,8 @@ INDEX = "extra/torch.distributed.checkpoint"
 _OPTIMIZERS = (("optim",), ("optimizer",))
 _MODEL = ("model",)
 _STATE, _GROUPS = "state.", "param_groups."
+_OURS = "optim/state/"
+_INDEX = re.compile(r"\[[0-9]+\]")
 
 
 class Layout(NamedTuple):
@@ -51,7 +54,7 @@ def _state_of(path: NestedPath) -> Optional[Tuple[str, str]]:
     return None
 
 
-def _branch_of(path: NestedPath) -> NestedPath:
+def branch_of(path: NestedPath) -> NestedPath:
     """The path of the optimizer that has `path`, a state or a member of a group."""
     return path[:-1] if str(path[-1]).startswith((_STATE, _GROUPS)) else path[:-3]
 
@@ -66,13 +69,13 @@ def _only(branches: Set[NestedPath], usual: Iterable[NestedPath]) -> Optional[Ne
 def names_of_states(paths: Iterable[NestedPath], optim: Optional[NestedPath]) -> Set[str]:
     """The parameters that have a state in the optimizer at `optim`."""
     states = ((path, _state_of(path)) for path in paths)
-    return {state[0] for path, state in states if state is not None and _branch_of(path) == optim}
+    return {state[0] for path, state in states if state is not None and branch_of(path) == optim}
 
 
 def layout_of(tensors: List[NestedPath], values: List[NestedPath]) -> Layout:
     """The layout of a state dict with tensors and other values at these paths."""
     paths = tensors + values
-    optim = _only({_branch_of(path) for path in paths if member_of_group(path) is not None}, _OPTIMIZERS)
+    optim = _only({branch_of(path) for path in paths if member_of_group(path) is not None}, _OPTIMIZERS)
     names = names_of_states(paths, optim)
     models = {path[:-1] for path in paths if path[-1] in names}
     if not models:
@@ -82,11 +85,36 @@ def layout_of(tensors: List[NestedPath], values: List[NestedPath]) -> Layout:
     return Layout(_only(models, [_MODEL]), optim)
 
 
+def _unescaped(key: str) -> str:
+    return re.sub("%25|%2E|%5B", lambda code: chr(int(code[0][1:], 16)), key)
+
+
+def _escaped(key: str) -> str:
+    """A key of a nested state, as ckpt joins them: those that could be read as several are escaped."""
+    if "." not in key and not key.startswith("[") and _unescaped(key) == key:
+        return key
+    text = key.replace("%", "%25").replace(".", "%2E")
+    return "%5B" + text[1:] if text.startswith("[") else text
+
+
+def _state_in(path: NestedPath, layout: Layout) -> Optional[Tuple[str, str]]:
+    """The parameter and the name of its state, "exp_avg", or "GG.[0]" of a list, at `path` in the optimizer of the
+    layout; None for another path."""
+    if layout.optim is None or path[: len(layout.optim)] != layout.optim:
+        return None
+    rest = path[len(layout.optim) :]
+    if len(rest) == 1:
+        return _state_of(path)
+    if len(rest) < 3 or rest[0] != "state":
+        return None
+    return str(rest[1]), ".".join(f"[{key}]" if isinstance(key, int) else _escaped(str(key)) for key in rest[2:])
+
+
 def our_name(fqn: str, path: NestedPath, layout: Layout) -> str:
     """The name in a checkpoint of the tensor at `path`."""
-    state = _state_of(path)
-    if layout.optim is not None and state is not None and _branch_of(path) == layout.optim and "/" not in state[1]:
-        return f"optim/state/{state[0]}/{state[1]}"
+    state = _state_in(path, layout)
+    if state is not None and "/" not in state[1]:
+        return f"{_OURS}{state[0]}/{state[1]}"
     if layout.model is not None and path[: len(layout.model)] == layout.model:
         rest = path[len(layout.model) :]
         # Beside a model without a branch of its own other branches may be.
@@ -95,7 +123,28 @@ def our_name(fqn: str, path: NestedPath, layout: Layout) -> str:
     return "extra/" + fqn
 
 
+def value_name(fqn: str, path: NestedPath, layout: Layout) -> str:
+    """The name in a checkpoint of the value at `path` that is no tensor. One of an optimizer's state has the name by
+    which ckpt puts it back there: the steps of optimizers that keep them as numbers."""
+    state = _state_in(path, layout)
+    if state is None:
+        return "extra/" + fqn
+    return f"extra/{_OURS}{state[0]}/" + state[1].replace("%", "%25").replace("/", "%2F")
+
+
+def path_of_state(name: str) -> Optional[List[Any]]:
+    """The parameter and the keys of the state that a name of our_name or value_name is of; None for another name."""
+    rest = name[len("extra/") :] if name.startswith("extra/") else name
+    parameter, slash, state = rest[len(_OURS) :].rpartition("/")
+    if not rest.startswith(_OURS) or not slash:
+        return None
+    if rest != name:
+        state = state.replace("%2F", "/").replace("%25", "%")
+    keys = state.split(".")
+    return [parameter, *(int(key[1:-1]) if _INDEX.fullmatch(key) else _unescaped(key) for key in keys)]
+
+
 def group_place(path: NestedPath, layout: Layout) -> Optional[Tuple[Any, str]]:
     """As member_of_group, of the optimizer of the layout only."""
     place = member_of_group(path)
-    return place if place is not None and _branch_of(path) == layout.optim else None
+    return place if place is not None and branch_of(path) == layout.optim else None

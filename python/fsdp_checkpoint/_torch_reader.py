@@ -24,7 +24,8 @@ from ._checkpoint import Checkpoint, Path, ReadRequest, SourceLayout
 from ._torch_agreement import Opened, agree, check_same, opened, opened_of
 from ._torch_boxes import check_box, numel_of, runs_of
 from ._torch_groups import GROUPS, decode, members, path_of
-from ._torch_layout import INDEX, member_of_group
+from ._torch_keys import keys_of, value_of_part
+from ._torch_layout import INDEX, branch_of, member_of_group
 from ._torch_memory import memory_to_read_into
 from ._torch_names import dtype_name
 from ._torch_values import pickle_of_value
@@ -103,11 +104,12 @@ class Reader(StorageReader):
     `path` may be a directory of checkpoints: its newest that verifies, as rank 0 finds it. All ranks of a load read
     one checkpoint: if a rank has opened another at its path, the load fails before anything is read. Tensors in
     host memory are read into their place, without another copy; each rank reads only the elements it wants, on
-    `threads` threads. Checkpoints that Writer has not made have the names "model.NAME", "optim.state.NAME.STATE" and
-    "optim.param_groups.0.lr"; with `flatten_optimizer_state_dict`, for state dicts of that option of torch's,
-    "optim.param_groups.NAME.lr" for each parameter. Options that only torch's optimizers have are the defaults. No code
-    of a file is run: a value that torch.load does not take with weights_only is an error, unless `trust_pickles`.
-    `layout` as of `fsdp_checkpoint.open`.
+    `threads` threads. Checkpoints that Writer has not made have the names "model.NAME", "optim.state.NAME.STATE",
+    "optim.param_groups.0.lr" and, of other values, those that they have in the file. With
+    `flatten_optimizer_state_dict`, for state dicts of that option of torch's, the groups are
+    "optim.param_groups.NAME.lr" for each parameter; a checkpoint that was saved flattened has both. Options that only
+    torch's optimizers have are the defaults. No code of a file is run: a value that torch.load does not take with
+    weights_only is an error, unless `trust_pickles`. `layout` as of `fsdp_checkpoint.open`.
 
     >>> dcp.load({"model": model.state_dict()}, storage_reader=Reader("checkpoints"))
     """
@@ -195,32 +197,26 @@ class Reader(StorageReader):
     def _take(self, checkpoint: Checkpoint) -> None:
         """Reads from `checkpoint` from now on."""
         text, index = checkpoint.texts.get(GROUPS), checkpoint.texts.get(INDEX)
-        keys = self._names(checkpoint) if index is None else json.loads(index)["keys"]
+        keys = keys_of(checkpoint) if index is None else json.loads(index)["keys"]
         saved = {fqn: key for fqn, key in keys.items() if key[0] == "group"}
         was_flat = any(isinstance(_place(key)[0], str) for key in saved.values())
-        is_flat = self._is_flat or was_flat
-        groups = {} if text is None else members(decode(text), is_flat)
-        if not saved or was_flat != is_flat:
+        # In the form that is asked for, and in the flattened one if it was saved so.
+        forms = {self._is_flat, self._is_flat or was_flat}
+        decoded = [] if text is None else decode(text)
+        groups = {place: value for is_flat in forms for place, value in members(decoded, is_flat).items()}
+        if saved and was_flat not in forms:
             keys = {fqn: key for fqn, key in keys.items() if fqn not in saved}
-            paths = map(path_of, groups)
-            saved = {".".join(map(str, path)): ["group", GROUPS, list(path)] for path in paths}
-            keys.update(saved)
+        branch = next((branch_of(tuple(key[2])) for key in saved.values()), ("optim",))
+        for place in groups:
+            if not saved or isinstance(place[0], str) != was_flat:
+                path = path_of(place, branch)
+                keys[".".join(map(str, path))] = ["group", GROUPS, list(path)]
         self._groups = {
-            fqn: value_of_json(key[3]) if len(key) > 3 else groups[_place(key)] for fqn, key in saved.items()
+            fqn: value_of_json(key[3]) if len(key) > 3 else groups[_place(key)]
+            for fqn, key in keys.items()
+            if key[0] == "group"
         }
         self._checkpoint, self._keys = checkpoint, keys
-
-    @staticmethod
-    def _names(checkpoint: Checkpoint) -> Dict[str, List[Any]]:
-        keys: Dict[str, List[Any]] = {}
-        for name in [*checkpoint, *checkpoint.aliases]:
-            section, rest = name.split("/", 1)
-            path = [section, rest]
-            if name.startswith("optim/state/"):
-                fqn, state = rest[len("state/") :].rsplit("/", 1)
-                path = ["optim", "state", fqn, state]
-            keys[".".join(path)] = ["tensor", name, path]
-        return keys
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Called by dcp.load on every rank: ranks that did not read the metadata open the checkpoint now.
@@ -292,6 +288,8 @@ class Reader(StorageReader):
             return pickle_of_value(self._groups[fqn])
         if kind == "python":
             return pickle_of_value(value_of_text(checkpoint.texts[name]))
+        if kind == "part":
+            return pickle_of_value(value_of_part(checkpoint, self._keys[fqn]))
         if kind == "json":
             return pickle_of_value(json.loads(checkpoint.texts[name]))
         data = io.BytesIO(checkpoint.torch(name).numpy().tobytes())

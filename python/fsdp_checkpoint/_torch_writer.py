@@ -22,7 +22,7 @@ from ._library import library
 from ._torch_boxes import run_of
 from ._torch_exchange import Exchange, plan_cuts
 from ._torch_groups import add_groups, is_hyperparameter
-from ._torch_layout import INDEX, group_place, layout_of, our_name
+from ._torch_layout import INDEX, group_place, layout_of, our_name, value_name
 from ._torch_memory import stageable, values_in_memory
 from ._torch_names import SavedTensor, SharedPlan, agreed_items, dtype_name
 from ._torch_values import pickle_of_value, value_of_pickle
@@ -333,7 +333,7 @@ class Writer(StorageWriter):
         for fqn, value in values.items():
             if fqn in keys:
                 continue
-            name, data, text = "extra/" + fqn, blobs[fqn], text_of(value)
+            name, data, text = value_name(fqn, plan.paths[fqn], plan.layout), blobs[fqn], text_of(value)
             keys[fqn] = ["torch.save" if text is None else "python", name, list(plan.paths[fqn])]
             if text is not None:
                 library.fsdp_state_add_text(state, name, text.encode(), len(text.encode()))

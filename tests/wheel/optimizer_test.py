@@ -28,6 +28,10 @@ def optimizers():
     for name in ("Adagrad", "RMSprop", "NAdam", "RAdam", "Adadelta", "ASGD", "Rprop", "Adamax", "Adafactor"):
         if hasattr(torch.optim, name):
             made[name] = getattr(torch.optim, name)
+    if hasattr(torch.optim, "Muon"):
+        made["Muon"] = lambda groups: torch.optim.Muon(
+            [{"params": [p], "weight_decay": 0.1 * i} for i, p in enumerate(groups[0]["params"])]  # of two dimensions
+        )
     if "capturable" in inspect.signature(torch.optim.AdamW).parameters:
         made["AdamW with lr as a tensor"] = lambda groups: torch.optim.AdamW(groups, lr=torch.tensor(0.01))
     return made
@@ -130,17 +134,52 @@ class OptimizerTest(Case):
         flat = {"flatten_optimizer_state_dict": True}
         dcp.save(saved.state(), storage_writer=Writer(self.root + "/nested"))
         dcp.save(saved.state(**flat), storage_writer=Writer(self.root + "/flat"))
-        for source, options in itertools.product(("/nested", "/flat"), ({}, flat)):
-            if (source, options) == ("/flat", {}):
-                continue  # groups with equal options became one
+        fsdp_checkpoint.convert(self.root + "/flat", self.root + "/converted")
+        for source, options in itertools.product(("/nested", "/flat", "/converted"), ({}, flat)):
             reader = Reader(self.root + source, **options)
             self.check_continues(saved, make, self.loaded(reader), f"{source} {options}", **options)
+
+    def test_an_optimizer_under_another_name_is_flattened_there(self):
+        make, flat = optimizers()["AdamW"], {"flatten_optimizer_state_dict": True}
+        saved = self.trained(make)
+        state = saved.state()
+        dcp.save({"model": state["model"], "optimizer": state["optim"]}, storage_writer=Writer(self.path()))
+
+        def load(state):
+            wanted = {"model": state["model"], "optimizer": state["optim"]}
+            dcp.load(wanted, storage_reader=Reader(self.path(), **flat))
+            return {"model": wanted["model"], "optim": wanted["optimizer"]}
+
+        self.check_continues(saved, make, load, "optimizer", **flat)
 
     def test_a_parameter_without_state_has_none_afterwards(self):
         make = optimizers()["AdamW"]
         saved = self.trained(make, unused=True)
         dcp.save(saved.state(), storage_writer=Writer(self.path()))
         self.check_continues(saved, make, self.loaded(Reader(self.path())), "unused", strict=False)
+
+    def test_state_that_is_no_tensor_or_nested_goes_to_torch_in_its_place(self):
+        # As SparseAdam, which keeps its step as a number, Shampoo and 8-bit optimizers.
+        w = {"step": 3, "exp_avg": torch.ones(2), "kind": "a/b", "GG": [torch.zeros(2), torch.ones(1)]}
+        w["quant"] = {"a.b": torch.tensor(1.5), "absmax": torch.full((2,), 0.5)}
+        groups = [{"lr": 0.1, "betas": (0.9, 0.99), "params": ["w"]}]
+        state = {"model": {"w": torch.ones(2)}, "optim": {"state": {"w": w}, "param_groups": groups}}
+        dcp.save(state, storage_writer=Writer(self.root + "/dcp.save"))
+        fsdp_checkpoint.save(self.root + "/save", state)
+        for name in ("dcp.save", "save"):
+            path = f"{self.root}/{name}"
+            fsdp_checkpoint.convert(path, path + ".pt")
+            loaded = torch.load(path + ".pt", weights_only=True)
+            self.assertEqual(sorted(loaded), ["model", "optim"], name)
+            got = loaded["optim"]["state"]["w"]
+            self.assertEqual(sorted(got), sorted(w), name)
+            self.assertEqual(repr({key: got[key] for key in w}), repr(w), name)
+            self.assertEqual(repr(fsdp_checkpoint.load(path)["optim"]["state"]["w"]["step"]), "3", name)
+        wanted = copy.deepcopy(state)
+        wanted["optim"]["state"]["w"].update(step=0, kind="")
+        wanted["optim"]["state"]["w"]["GG"][1].zero_()
+        dcp.load(wanted, storage_reader=Reader(self.root + "/dcp.save"))
+        self.assertEqual(repr(wanted), repr(state))
 
     def test_hyperparameters_keep_their_types(self):
         saved = self.trained(optimizers()["AdamW"])

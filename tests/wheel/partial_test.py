@@ -56,6 +56,19 @@ class PartTest(Case):
         self.assertTrue(same(self.larger.norm.weight, norm))
         self.assertTrue(same(self.larger.a.weight, self.saved.a.weight))
 
+    def test_values_and_tensors_of_torchs_own_files_come_back_under_dcps_names(self):
+        inner = {"lr": 1e-3, "note": "a", "no": None}
+        values = {"epoch": 3, "betas": (0.9, 0.99), "rng": torch.arange(5), "inner": inner}
+        state = {"model": self.saved.state_dict(), "step": 12, "mean": torch.ones(2), "values": values}
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(self.root + "/dcp"))
+        torch.save(state, self.root + "/file.pt")
+        fsdp_checkpoint.convert(self.root + "/dcp", self.root + "/ours")
+        for name in ("dcp", "file.pt", "ours"):
+            empty = {"epoch": 0, "betas": 0, "rng": torch.zeros(5).long(), "inner": {"lr": 0.0, "note": "", "no": 1}}
+            wanted = {"step": 0, "mean": torch.zeros(2), "values": empty}
+            dcp.load(wanted, storage_reader=Reader(f"{self.root}/{name}"))
+            self.assertEqual(repr(wanted), repr({key: state[key] for key in wanted}), name)
+
     def test_a_size_that_differs_is_an_error_that_names_the_tensor(self):
         with self.assertRaisesRegex((CheckpointException, ValueError), "model.a.weight"):
             dcp.load({"model": {"a.weight": torch.zeros(3, 3)}}, storage_reader=Reader(self.path()))
