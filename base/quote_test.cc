@@ -42,5 +42,13 @@ TEST(QuoteTest, LongNamesAreCutBetweenCharacters) {
   EXPECT_EQ(cut.substr(97), wide.substr(wide.size() - 96));
 }
 
+TEST(QuoteTest, ACutLeavesNoPartOfASecret) {
+  const std::string url = "https://host/m.pt?X-Amz-Security-Token=";
+  EXPECT_EQ(Printable(url + std::string(300, 's')), url + "***");
+  const std::string parameters = std::string(300, 'p');
+  EXPECT_EQ(Printable(url + std::string(300, 's') + "&a=" + parameters),
+            (url + "***&a=" + parameters).substr(0, 96) + "..." + std::string(96, 'p'));
+}
+
 }  // namespace
 }  // namespace fsdp

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/base/url_password.h"
 
+#include <algorithm>
+#include <array>
+#include <cctype>
 #include <cstddef>
 
 namespace fsdp {
@@ -9,9 +12,28 @@ namespace {
 // The end of the host's part of a URL, in prose, in JSON or in HTML too.
 constexpr std::string_view kEnds = "/?#\"'`<>\\ \t\r\n";
 
-}  // namespace
+// The end of a parameter's value. HTML writes & as &amp;
+constexpr std::string_view kValueEnds = "&;#\"'`<>\\ \t\r\n";
 
-std::string HidePasswords(std::string_view text) {
+// The end of a sentence, and no part of a value that is a secret.
+constexpr std::string_view kPunctuation = ":,.)";
+
+bool IsOfName(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' || c == '.'; }
+
+// The names by which stores and hubs call what gives access: X-Amz-Signature, X-Goog-Credential, sig, access_token.
+bool IsSecretName(std::string_view name) {
+  constexpr std::array<std::string_view, 14> kSecretEnds = {
+      "signature",  "credential", "credentials", "token", "secret",      "password", "passwd",
+      "passphrase", "pwd",        "key",         "keyid", "key-pair-id", "auth",     "jwt"};
+  std::string lower(name);
+  std::transform(lower.begin(), lower.end(), lower.begin(), [](unsigned char c) { return std::tolower(c); });
+  return lower == "sig" || lower == "pass" ||
+         std::any_of(kSecretEnds.begin(), kSecretEnds.end(), [&](std::string_view end) {
+           return lower.size() >= end.size() && lower.compare(lower.size() - end.size(), end.size(), end) == 0;
+         });
+}
+
+std::string HideUsers(std::string_view text) {
   std::string shown;
   size_t copied = 0;
   for (size_t colon = text.find(":/"); colon != text.npos; colon = text.find(":/", colon + 1)) {
@@ -25,5 +47,28 @@ std::string HidePasswords(std::string_view text) {
   }
   return shown.append(text.substr(copied));
 }
+
+// Of "?name=value" and "&name=value". Without a scheme too: a path is named by its last part.
+std::string HideParameters(std::string_view text) {
+  std::string shown;
+  size_t copied = 0;
+  for (size_t equals = text.find('='); equals != text.npos; equals = text.find('=', equals + 1)) {
+    size_t begin = equals;
+    while (begin > copied && IsOfName(text[begin - 1])) --begin;
+    const bool is_parameter = begin > 0 && std::string_view("?&;#").find(text[begin - 1]) != text.npos;
+    if (!is_parameter || !IsSecretName(text.substr(begin, equals - begin))) continue;
+    std::string_view value = text.substr(equals + 1, text.find_first_of(kValueEnds, equals + 1) - (equals + 1));
+    while (!value.empty() && kPunctuation.find(value.back()) != kPunctuation.npos) value.remove_suffix(1);
+    if (value.empty()) continue;
+    shown.append(text.substr(copied, equals + 1 - copied)).append("***");
+    copied = equals + 1 + value.size();
+    equals = copied - 1;
+  }
+  return shown.append(text.substr(copied));
+}
+
+}  // namespace
+
+std::string HidePasswords(std::string_view text) { return HideParameters(HideUsers(text)); }
 
 }  // namespace fsdp

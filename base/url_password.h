@@ -11,7 +11,8 @@
 namespace fsdp {
 
 // `text` with "***" for what is between "://" and the "@" of "scheme://user:password@host"; also if one slash is left
-// of the two, as in a path that was made from a URL, and there is a colon between.
+// of the two, as in a path that was made from a URL, and there is a colon between. Also for the values of parameters
+// that give access ("?X-Amz-Signature=", "&sig=", "&access_token="), as presigned URLs have them.
 std::string HidePasswords(std::string_view text);
 
 }  // namespace fsdp

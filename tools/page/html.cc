@@ -7,6 +7,7 @@
 #include "absl/strings/str_format.h"
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/url_password.h"
 #include "fsdp/tools/page/page_style.h"
 
 namespace fsdp {
@@ -14,7 +15,7 @@ namespace fsdp {
 // Enough for text and for attributes in double quotes; nothing on a page uses single quotes.
 std::string EscapeHtml(std::string_view text) {
   std::string escaped;
-  for (const char c : EscapeText(text, "\n\t\"'\\")) {
+  for (const char c : EscapeText(HidePasswords(text), "\n\t\"'\\")) {
     switch (c) {
       case '&':
         escaped += "&amp;";

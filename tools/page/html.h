@@ -19,7 +19,7 @@
 namespace fsdp {
 
 // `text` in a form that may be placed between tags or in an attribute in double quotes, with control characters and
-// characters that hide or move others escaped (base/escape_text.h).
+// characters that hide or move others escaped (base/escape_text.h), and without passwords (base/url_password.h).
 std::string EscapeHtml(std::string_view text);
 
 // A name from any source: control characters are replaced (base/quote.h), then markup is escaped. Every name on a page

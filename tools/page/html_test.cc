@@ -31,6 +31,10 @@ TEST(HtmlTest, ANameIsTextAndMayBreakAfterItsDots) {
   EXPECT_THAT(Name("\xE2\x80\xAE\n\""), AllOf(Not(HasSubstr("\xE2\x80\xAE")), Not(HasSubstr("\n"))));
 }
 
+TEST(HtmlTest, APageHasNoSecretsOfUrls) {
+  EXPECT_EQ(EscapeHtml("https://u:pw@h/m?a=1&sig=s"), "https://***@h/m?a=1&amp;sig=***");
+}
+
 TEST(HtmlTest, ALongNameLosesItsMiddleAndNotItsEnds) {
   const std::string name = Name("first." + std::string(1'000'000, 'x') + ".last");
   EXPECT_THAT(name, AllOf(HasSubstr("first."), HasSubstr(".<wbr>.<wbr>.<wbr>"), HasSubstr("last")));
