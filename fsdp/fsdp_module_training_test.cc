@@ -279,6 +279,12 @@ TEST(FsdpModuleTrainingTest, ApplyVisitsEveryModuleBelowWithItsParametersWhole) 
       return absl::OkStatus();
     }));
     EXPECT_THAT(visited, ElementsAre("Conv1D", "Conv1D", "Block", "Conv1D", "Block", "Conv1D", "Sequential"));
+    visited.clear();
+    FSDP_RETURN_IF_ERROR(trained.test.blocks[0]->Apply([&](Module& module) {
+      visited.emplace_back(module.type_name());
+      return absl::OkStatus();
+    }));
+    EXPECT_THAT(visited, ElementsAre("Conv1D", "Conv1D", "Block")) << "of a module below the root";
     return absl::OkStatus();
   }));
 }

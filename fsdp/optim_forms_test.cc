@@ -277,6 +277,22 @@ TEST(OptimStateErrorTest, StateThatWasNeverMadeIsNamed) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("lacks exp_avg after 3 steps")));
 }
 
+TEST(OptimStateErrorTest, StateThatOneRankNeverMadeIsEveryRanksError) {
+  absl::Status statuses[2];
+  EXPECT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));
+    AdamW empty(made.model->parameters(), {});
+    for (size_t i = 0; i < empty.parameters().size(); ++i) empty.set_step_count(i, 2);
+    StateDict state;
+    statuses[group->rank()] =
+        made.model->AddOptimStateDict(group->rank() == 1 ? static_cast<Optimizer&>(empty) : *made.optimizer, state);
+    return absl::OkStatus();
+  }));
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("lacks exp_avg after 2 steps")));
+  }
+}
+
 TEST(OptimStateErrorTest, StateKeyedByIdsMustBeRekeyed) {
   const absl::Status status = RunRanks(2, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(TestModel made, Trained(group));

@@ -162,6 +162,28 @@ TEST(PartlyFrozenFlatTest, TrainedParametersHaveTheBitsOfReducingTheWhole) {
   }
 }
 
+// As .grad of a parameter that was frozen since: it stays until the optimizer forgets it.
+TEST(PartlyFrozenFlatTest, AGradientOfAParameterThatIsFrozenLaterStays) {
+  for (const int ranks : {1, 3}) {
+    ASSERT_OK(RunRanks(ranks, [](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+      FSDP_ASSIGN_OR_RETURN(FlatModel test, FlatModel::Make(group, IsAny, FlatOptions()));
+      FSDP_RETURN_IF_ERROR(test.made.ComputeGradients(0).status());
+      const Gradients first = GradientsOf(*test.made.model, IsAny);
+      // Less, then more than half of each unit is trained: gradients are packed, then whole.
+      for (const bool most : {false, true}) {
+        const auto is_frozen = [&](const std::string& name) { return most ? IsProjection(name) : !IsBias(name); };
+        FlatModel::Train(test.made.model->module(), [&](const std::string& name) { return !is_frozen(name); });
+        FSDP_RETURN_IF_ERROR(test.made.ComputeGradients(1).status());
+        const Gradients kept = GradientsOf(*test.made.model, is_frozen);
+        EXPECT_GT(kept.size(), 0u);
+        for (const auto& [slice, bits] : kept) EXPECT_TRUE(bits == first.at(slice)) << slice;
+      }
+      EXPECT_EQ(GradientsOf(*test.made.model, IsAny).size(), first.size());
+      return absl::OkStatus();
+    }));
+  }
+}
+
 TEST(PartlyFrozenFlatTest, BackwardsWithoutSynchronisationAccumulateWhatIsTrained) {
   ASSERT_OK(RunRanks(3, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     FSDP_ASSIGN_OR_RETURN(FlatModel whole, FlatModel::Make(group, IsAny, FlatOptions()));

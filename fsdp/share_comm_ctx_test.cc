@@ -125,6 +125,7 @@ TEST(ShareCommCtxTest, ARootInUseGivesItsStreamsToThoseThatAreNot) {
       FSDP_ASSIGN_OR_RETURN(const auto model, ShardedModel::Of(*root));
       EXPECT_EQ(model->runtime().streams().get(), used);
     }
+    EXPECT_OK(ShareCommCtx(parts.roots)) << "when all of them are in use";
     return ShareCommCtx({});
   }));
 }
