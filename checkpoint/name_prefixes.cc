@@ -2,7 +2,7 @@
 //
 // If only one side has a prefix, each of its names that is a name of the other side after some dot votes for the text
 // before that dot. If both sides have one, it is the longest text with which all names of the side begin: a model under
-// a wrapper has nothing beside it.
+// a wrapper has nothing next to it.
 #include "fsdp/checkpoint/name_prefixes.h"
 
 #include <algorithm>

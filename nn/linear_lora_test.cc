@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Linear with an adapter against the plain Linear of the merged weight W + s B A, whose gradient G gives those of the
-// adapter: s B^T G of A, and s G A^T of B. Values are small whole numbers, so every sum is exact.
+// Linear with an adapter against the plain Linear of the merged weight W + s B A, whose gradient G gives the gradients
+// of the adapter: s B^T G of A, and s G A^T of B. Values are small whole numbers, so every sum is exact.
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -20,7 +20,7 @@ constexpr int64_t kGuardBytes = 64;
 constexpr std::byte kGuard{0x5a};
 
 void Copy(void* to, const void* from, int64_t nbytes) {
-  // A stream per thread, because the last reference to a tensor may go on any thread.
+  // A stream per thread, because the last reference to a tensor may be dropped on any thread.
   thread_local const std::unique_ptr<Stream> stream = *TestDevice()->CreateStream("test tensor");
   stream->CopyAsync(to, from, nbytes);
   Check(stream->Synchronize().ok(), "test tensors can be copied");

@@ -2,7 +2,7 @@
 //
 // A step has two sums over ranks, since each needs what the one before gives:
 //
-//   1. of each parameter the sum of p^2, and of a matrix those of g^2 over each row and column: every rank adds up its
+//   1. of each parameter the sum of p^2, of a matrix the sums of g^2 over each row and column: every rank adds up its
 //      slice. From the totals every rank computes the same new factors.
 //   2. the sum of u^2, for the limit d. Then each rank updates its slice.
 //
@@ -102,7 +102,7 @@ struct Adafactor::Work {
     }
   }
 
-  // Step 1: the sum of p^2, then of a matrix those of g^2 by row and by column.
+  // Step 1: the sum of p^2, then of a matrix the sums of g^2 by row and by column.
   std::vector<double> Squares() const {
     const float* const p = data.data();
     std::vector<double> sums(1 + (matrices.rows + matrices.columns) * matrices.count, 0);

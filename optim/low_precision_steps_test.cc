@@ -2,8 +2,8 @@
 //
 // Parameters and states of bfloat16 and float16 against steps that the real PyTorch took with them
 // (testdata/make_torch_low_precision.py). Every step starts from PyTorch's numbers before it, so that a difference is
-// of that step. Where PyTorch too computes in float32 and rounds once, only a sum that is a tie but for its last bit
-// may round the other way; where it rounds every operation, results differ by some units of the last place.
+// of that step. If PyTorch too computes in float32 and rounds once, only a sum that is a tie but for its last bit
+// may round the other way; if it rounds every operation, results differ by some units of the last place.
 #include <algorithm>
 #include <cmath>
 #include <fstream>

@@ -36,7 +36,7 @@ void StochasticRounding::FillWhole(int tensor, int64_t begin, absl::Span<uint32_
 }
 
 // Adds up to one unit of the last place that is kept, less one bit: it carries with the probability of the bits that
-// are cut off. An infinity has none to carry.
+// are cut off. An infinity has no bits to carry.
 uint16_t RoundAtRandom(float value, uint32_t number) {
   uint32_t bits;
   std::memcpy(&bits, &value, sizeof(bits));

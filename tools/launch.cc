@@ -70,7 +70,7 @@ constexpr char kUsage[] =
     "environment: COLUMNS, the width of this text; the ranks get RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, "
     "MASTER_ADDR, MASTER_PORT and FSDP_RUN_ID.\n";
 
-// "launch --nproc=2 train_gpt --steps=2": without "--" the flags of PROGRAM are taken for those of launch. If they are
+// "launch --nproc=2 train_gpt --steps=2": without "--" the flags of PROGRAM are taken for flags of launch. If they are
 // unknown and there is no "--", returns an error that asks for it; else OK.
 absl::Status CheckSeparator(const std::string& program, int argc, char** argv) {
   if (ReadCommandLine(argc, argv).ok()) return absl::OkStatus();

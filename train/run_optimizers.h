@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The optimizers of a run, as its options require: one, over the parameters that are trained, with decay on those of
-// two or more dimensions; or Muon for the matrices of transformer blocks, by their names, and AdamW for the rest:
+// The optimizers of a run, as its options require: one, over the parameters that are trained, with decay on parameters
+// of two or more dimensions; or Muon for the matrices of transformer blocks, by their names, and AdamW for the rest:
 // embeddings, the head, norms and biases. Muon's rate is adjusted to AdamW's (AdjustLr::kMatchRmsAdamw), so one --lr
 // suits both.
 #ifndef FSDP_TRAIN_RUN_OPTIMIZERS_H_

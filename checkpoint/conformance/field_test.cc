@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Kinds of trouble that people report about checkpoints, tested on each of WrittenFormatsUnderTest in which the kind
-// can occur. What only one format can have is tested next to its code: state by id and objects of Python's classes in
+// can occur. Kinds of a single format are tested next to its code: state by id and objects of Python's classes in
 // torch/state/, files that are copies or parts of one model in rank_files_test.
 #include <algorithm>
 #include <filesystem>

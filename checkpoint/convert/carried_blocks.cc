@@ -39,7 +39,7 @@ void CarryGgufKeys(const std::string& source, FormatTarget& target) {
   auto* const gguf = std::get_if<GgufTarget>(&target);
   if (gguf == nullptr || !gguf->template_path.empty()) return;
   const absl::StatusOr<const FormatDriver*> driver = FindFormat(source);
-  // What cannot be read is an error of opening the source.
+  // A file that cannot be read is an error of opening the source.
   if (driver.ok() && *driver == &DriverOf(*gguf)) gguf->keys_path = source;
 }
 

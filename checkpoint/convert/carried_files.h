@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// CarriedFiles: what a conversion from one Hugging Face directory to another copies beside the tensors, so that the new
-// directory loads as the old one does: config, tokenizer and generation files. Weights, indexes, code and the state of
-// a trainer are not copied.
+// CarriedFiles: what a conversion from one Hugging Face directory to another copies besides the tensors, so that the
+// new directory loads as the old one does: config, tokenizer and generation files. Weights, indexes, code and the state
+// of a trainer are not copied.
 #ifndef FSDP_CHECKPOINT_CONVERT_CARRIED_FILES_H_
 #define FSDP_CHECKPOINT_CONVERT_CARRIED_FILES_H_
 

@@ -37,7 +37,7 @@ struct Hdf5ViewReport {
 
 // Creates the file `path` for the checkpoint `source` (anything that OpenTensorSource opens), whose tensors have places
 // (TensorSource::Places). The files of the checkpoint are named by absolute paths and must stay there; with `relative`
-// they may be moved together with the view, and HDF5 finds them if it is told to look next to it. Texts, and numbers
+// they may be moved together with the view, and HDF5 finds them if it is set to look next to it. Texts, and numbers
 // that the format stores as plain values, are copied. The file appears whole or not at all. kInvalidArgument for a
 // source that is already HDF5; kFailedPrecondition, with `overwrite` or without, when `path` is an input or is inside a
 // checkpoint (CheckOutput).

@@ -106,7 +106,7 @@ herr_t Read(H5FD_t* file, H5FD_mem_t, hid_t, haddr_t address, size_t size, void*
   if (!IsInside(Of(file), address, size)) return -1;
   auto* to = static_cast<char*>(out);
   if (Of(file).is_part) {
-    // What follows the part in its archive is beyond the end of the file.
+    // The bytes after the part in its archive are beyond the end of the file.
     const haddr_t left = address < Of(file).end_of_file ? Of(file).end_of_file - address : 0;
     if (size > left) {
       std::memset(to + left, 0, size - left);

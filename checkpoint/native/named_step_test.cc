@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checkpoints under names that a program chose (SaveOptions::name): saved, found by their step, pruned and repaired
-// like the others; and a copy under another name is nobody's step.
+// like the others; and a copy under another name is not a step.
 #include "fsdp/checkpoint/native/format/named_step.h"
 
 #include <filesystem>

@@ -25,8 +25,8 @@ namespace fsdp {
 
 class WindowCache;
 
-// What would change a file fails with kUnimplemented. Errors of reading are the store's, but bytes that an object lacks
-// are kDataLoss, as of a file. Holds at most 16 MiB, the manifest besides. Thread-safe.
+// A call that would change a file fails with kUnimplemented. Errors of reading are the store's, but bytes that an
+// object lacks are kDataLoss, as of a file. Holds at most 16 MiB, the manifest besides. Thread-safe.
 class RemoteFiles final : public FileSystem {
  public:
   // The files of `step`, which FindRemoteCheckpoint returned. Errors as ReadRemoteManifest.

@@ -178,7 +178,7 @@ class SwappedTensor final : public RowsTensor {
     return absl::OkStatus();
   }
 
-  // Runs of `inner` elements: of each b, which is a row of the result, those of each a.
+  // Runs of `inner` elements: of each b, which is a row of the result, the run of each a.
   struct Block {
     int64_t outer = 0;
     int64_t middle = 0;

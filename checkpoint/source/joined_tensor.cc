@@ -67,7 +67,7 @@ absl::Status CheckDisjoint(std::vector<const Box*> boxes) {
 }  // namespace
 
 // The interval is a few boxes; each is cut with each piece, and what they have in common is a strided copy: source
-// strides are those within the piece, target strides those of the whole.
+// strides are within the piece, target strides within the whole.
 absl::Status ReadJoined(const Shape& shape, int64_t element_size, absl::Span<const JoinedPiece> pieces,
                         const Interval& interval, const PartReader& read, std::byte* out) {
   const std::vector<int64_t> to_strides = RowMajorStrides(shape);

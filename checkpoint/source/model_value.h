@@ -20,7 +20,7 @@ StateKey ModelValue(const std::string& fqn);
 std::optional<std::string> NameOfModelValue(const StateKey& key);
 
 // True for a name that only a module's value has, "_extra_state" or one with a dot: a plain state dict, which has the
-// values of the program beside the tensors, has the module's under such names.
+// values of the program next to the tensors, has the module's under such names.
 bool IsNameInModule(std::string_view name);
 
 }  // namespace fsdp

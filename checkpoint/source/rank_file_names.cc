@@ -93,7 +93,7 @@ NumberedPart NumberedPartOf(const SplitName& name) {
   return {};
 }
 
-// The files beside `name` whose names differ from it only in numbers.
+// The files next to `name` whose names differ from it only in numbers.
 std::vector<std::string> LikeNames(const std::string& directory, const SplitName& name) {
   std::vector<std::string> like = PosixFileSystem().List(directory).value_or(std::vector<std::string>());
   const auto is_other = [&](const std::string& other) {

@@ -21,7 +21,7 @@ std::vector<std::string> RankFileNames(const std::vector<std::string>& names);
 // ambiguous, and a missing rank must not go unnoticed. The error of a directory that cannot be listed.
 absl::StatusOr<std::vector<std::string>> RankFilesIn(const std::string& directory);
 
-// For SourceLayout::notes of the weight file `path`, given by itself: its name, or the name of a file beside it, says
+// For SourceLayout::notes of the weight file `path`, given by itself: its name, or the name of a file next to it, says
 // that it may be a part of a model. Empty for other names; opens no file.
 std::string PartNote(const std::string& path);
 

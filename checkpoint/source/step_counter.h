@@ -29,9 +29,9 @@ struct TrainerState {
   std::string note;   // `step 500 is "global_step" of trainer_state.json`, or why that says nothing; may be empty
 };
 
-// What the trainer_state.json next to the weights at `path` says, a file or a directory; of a directory that Accelerate
-// made inside a checkpoint (pytorch_model_fsdp_0, optimizer_0), the one beside that. An unreadable file is a note:
-// weights do not depend on it.
+// The step in the trainer_state.json next to the weights at `path`, a file or a directory; of a directory that
+// Accelerate made inside a checkpoint (pytorch_model_fsdp_0, optimizer_0), the one next to that. An unreadable file is
+// a note: weights do not depend on it.
 TrainerState ReadTrainerState(const std::string& path);
 
 }  // namespace fsdp

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What files hold, as one text that is equal for copies of the same files, wherever they are. For comparisons between
-// hosts: reads a bounded part of large files, so it does not replace a verification.
+// The contents of files, as one text that is equal for copies of the same files, wherever they are. For comparisons
+// between hosts: reads a bounded part of large files, so it does not replace a verification.
 #ifndef FSDP_CHECKPOINT_STORAGE_CONTENTS_DIGEST_H_
 #define FSDP_CHECKPOINT_STORAGE_CONTENTS_DIGEST_H_
 

@@ -24,7 +24,7 @@
 
 namespace fsdp {
 
-// Owns the file, which nobody may change meanwhile: a small read may return bytes that the file had a moment earlier.
+// Owns the file, which must not change meanwhile: a small read may return bytes that the file had a moment earlier.
 // Each thread that reads keeps one block of memory, for all such files together, until it ends. Errors as of the file.
 class NearbyReads final : public File {
  public:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IsUnread: tells a failure of this machine from damage, for whoever judges a checkpoint by the error of reading it.
+// IsUnread: tells a failure of this machine from damage, for code that judges a checkpoint by the error of reading it.
 // Too few descriptors, too little memory, a missing permission, a stale handle or a server that does not answer say
 // nothing about the bytes, which another process may read and find right. EIO is damage: the medium has lost the bytes,
 // and a repair makes them again.

@@ -175,7 +175,7 @@ absl::Status JobStore::CheckHolder(absl::StatusOr<FileDescriptor> socket) const 
 }
 
 // The codes are Store::Connect's. A conflict with an earlier run of this job (kFormerLife) can resolve itself, so
-// retry. A different job keeps the port: fail. The address in torchrun's agent may be that of an earlier run, which had
+// retry. A different job keeps the port: fail. The address in torchrun's agent may belong to an earlier run, which had
 // another world size and whose port another job may have got: it is read again.
 std::optional<absl::Status> JobStore::FinalError(const absl::Status& status) const {
   if (absl::IsDataLoss(status) || absl::IsUnauthenticated(status)) {

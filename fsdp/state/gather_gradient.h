@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// All-gathers the gradients of unit `u` into `gather`, in `dtype`: zero where this rank's parameter does not have one.
+// All-gathers the gradients of unit `u` into `gather`, in `dtype`: zero if this rank's parameter does not have one.
 // Collective.
 absl::Status GatherGradients(const UnitStore& units, int u, DType dtype, StateGather& gather);
 

@@ -171,7 +171,7 @@ absl::StatusOr<std::string> WithParamGroups(const std::string* before, const Opt
   return groups.dump();
 }
 
-// Which groups are meant for this optimizer: those of its name, else those of the only optimizer that has its
+// Which groups are meant for this optimizer: the groups with its name, else of the only optimizer that has its
 // parameters.
 SavedParamGroups::SavedParamGroups(const std::string& text, const Optimizer& optimizer) {
   const Json saved = Json::parse(text, nullptr, /*allow_exceptions=*/false);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The memory of a unit's gradients, which follows requires_grad: adapters of a frozen base have gradients of a few
-// thousandths of its size. A parameter without a place has an entry of no elements in grad_layout, so that indices are
-// those of the unit's parameters everywhere.
+// thousandths of its size. A parameter without a place has an entry of no elements in grad_layout, so that an index is
+// always of the unit's parameters.
 //
 // Rows of any parameters are cut into equal chunks. A flat parameter's trained parts are not: most of them may be in
 // one rank's shard. Packed they are summed by an all-reduce, of which each rank keeps its part. That moves twice its

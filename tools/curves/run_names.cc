@@ -48,7 +48,7 @@ std::vector<std::string> RunNames(const std::vector<std::string>& paths) {
   std::vector<Components> runs;
   for (const std::string& path : paths) {
     runs.push_back(ComponentsOf(path));
-    // "/" and "" have none.
+    // "/" and "" do not have one.
     if (runs.back().empty()) runs.back() = {path};
   }
   DropFile(runs);

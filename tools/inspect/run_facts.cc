@@ -34,7 +34,7 @@ constexpr size_t kMaxParamGroups = 16;
 constexpr size_t kMaxTexts = 1000;
 constexpr size_t kWholeValue = 256;
 
-// The text of a small regular file; empty if it is none, or cannot be read.
+// The text of a small regular file; empty for another file, or one that cannot be read.
 std::string SmallText(const std::string& path) {
   std::error_code error;
   // Before it is opened: the open of a FIFO would wait.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // RunScript: shows the step, the layer and the numbers under the pointer on a map of RunPage. It reads the page's own
-// JSON, whose rows are those of the maps, and writes only text.
+// JSON, whose rows are the rows of the maps, and writes only text.
 #ifndef FSDP_TOOLS_INSPECT_RUN_SCRIPT_H_
 #define FSDP_TOOLS_INSPECT_RUN_SCRIPT_H_
 

@@ -3,7 +3,7 @@
 // TableScript: search and sort for the tables of class "data" of a page. Above a table of more than a few rows it
 // places a field for words of the first column, a list of orders, and the number of rows that are shown; a click on a
 // heading sorts any table. A row of class "group" is the heading of its tbody, and is shown while the rows are in their
-// own order. Numbers are those of data-v (NumberCell); rows without one come last. Without the script the tables are
+// own order. Numbers come from data-v (NumberCell); rows without one come last. Without the script the tables are
 // complete, in their own order.
 #ifndef FSDP_TOOLS_PAGE_TABLE_SCRIPT_H_
 #define FSDP_TOOLS_PAGE_TABLE_SCRIPT_H_

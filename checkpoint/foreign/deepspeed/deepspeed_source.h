@@ -2,7 +2,7 @@
 //
 // OpenDeepSpeedSource: a checkpoint of DeepSpeed, of ZeRO 0 to 3 or universal, as a TensorSource. ZeRO keeps the
 // parameters that are trained in float32, cut into parts of ranks; these are the model, and the copies in low precision
-// that the forward pass uses are left out. Where there are no such parts (ZeRO 0, buffers, frozen parameters of ZeRO 1)
+// that the forward pass uses are left out. If there are no such parts (ZeRO 0, buffers, frozen parameters of ZeRO 1)
 // the module's own values are the model. The state of the optimizer is joined in the same way.
 //
 //   file names    deepspeed_files.h      which files there are, of which rank

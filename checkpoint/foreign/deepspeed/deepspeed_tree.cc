@@ -51,7 +51,7 @@ class TreeBuilder {
   }
 
  private:
-  // In the order of the module's dict. What only the other files have follows.
+  // In the order of the module's dict. The entries of the other files follow.
   absl::StatusOr<TorchNode> Module() {
     TorchNode module;
     module.TakeForm(model_.module);

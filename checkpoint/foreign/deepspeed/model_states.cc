@@ -114,7 +114,7 @@ struct Common {
     return common;
   }
 
-  // What differs; "" if they are equal.
+  // The difference; "" if they are equal.
   std::string DifferenceFrom(const Common& other) const {
     if (world_size != other.world_size) return "dp_world_size";
     if (step != other.step) return "global_steps";

@@ -102,7 +102,7 @@ absl::StatusOr<std::string> StoredTensors::ScalarBytes(const TorchFile& opened, 
 }
 
 // Numbers after the views: every state of every parameter has one, so that no table of them is needed. The coverage is
-// computed once; a parameter of which a part is missing is an error, and one without a state (frozen) is none.
+// computed once; a missing part of a parameter is an error; a parameter without a state (frozen) is not.
 absl::Status StoredTensors::SetParameters(NamedShapes parameters, std::vector<int64_t> offsets,
                                           std::vector<std::string> states, std::vector<FlatSpace> spaces) {
   numbers_.clear();

@@ -22,7 +22,7 @@ namespace fsdp {
 absl::Status CheckExtrasOfUniversal(const StateDict& contents);
 
 // The model file: names, shapes, the tensors that were not trained, counters, and the program's entries, which are all
-// extra values but those of the optimizer's file. `step`: -1: not known. Errors of PartsOfExtras.
+// extra values except the optimizer's. `step`: -1: not known. Errors of PartsOfExtras.
 absl::StatusOr<TorchArchivePlan> EncodeUniversalModel(const UniversalPlan& plan, const StateDict& contents,
                                                       int64_t step, int world_size);
 

@@ -86,7 +86,7 @@ class Writer {
   }
 
  private:
-  // Steps are compared, and that of ZeRO 3 is in another file too: they are in memory, so each is still read once.
+  // Steps are compared, and the step of ZeRO 3 is in another file too: they are in memory, so each is read once.
   absl::Status ReadSteps() {
     steps_.resize(plan_.parameters.size());
     for (const UniversalGroup& group : plan_.groups) {

@@ -106,7 +106,7 @@ TEST(FlaxSourceTest, ListsAndNumbersAreKeysToo) {
   EXPECT_TRUE(source->contents().contains(StateKey::Model("5")));
 }
 
-// What is wrong, and a part of the message.
+// A fault, and a part of the message.
 TEST(FlaxSourceTest, ContradictionsAreDamageByName) {
   const std::string one = Extension(1, ArrayMessage({3}, "int8", "abc") + "x");
   const auto chunked = [](const std::string& dim, const std::string& first, const std::string& second) {

@@ -23,7 +23,7 @@ std::string MsgpackTypeName(MsgpackType type);
 
 struct MsgpackToken {
   MsgpackType type = MsgpackType::kNil;
-  bool is_negative = false;  // of an integer: its bits are those of an int64
+  bool is_negative = false;  // of an integer: its bits are of an int64
   uint64_t integer = 0;      // of an integer; 1 of true
   double number = 0;         // of a float
   int64_t length = 0;        // bytes of a text, a binary and an extension; items of an array; pairs of a map

@@ -68,7 +68,7 @@ class Writer final : public FormatWriter {
   absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
     const StateDict& origin = contents.origin == nullptr ? contents.state : *contents.origin;
     FSDP_ASSIGN_OR_RETURN(contents.metadata, SafetensorsMetadata(contents.metadata, origin));
-    // What a file of PyTorch's tensors has without any metadata says nothing.
+    // The tensors of a PyTorch file without metadata say nothing.
     if (contents.metadata == std::map<std::string, std::string>{{"format", "pt"}}) contents.metadata.clear();
     FSDP_ASSIGN_OR_RETURN(std::vector<std::string> notes, FitModelOnly(GgufTraits(), contents));
     FSDP_ASSIGN_OR_RETURN(const GgufPlan plan, GgufPlan::Create(options_, contents.state, contents.metadata));

@@ -22,8 +22,8 @@ namespace {
 constexpr int64_t kMaxKeyBytes = 65535;  // of the specification
 constexpr int64_t kMaxAlignment = int64_t{1} << 20;
 
-// What the values of the header may take besides the bytes of the file: texts first, then tensors in source and state.
-// Keys and texts are counted with their copies in a source's metadata and in a description of it.
+// The memory that the values of the header may take besides the bytes of the file: texts first, then tensors in source
+// and state. Keys and texts are counted with their copies in a source's metadata and in a description of it.
 constexpr int64_t kTextAllowance = int64_t{24} << 20;
 constexpr int64_t kTensorAllowance = int64_t{48} << 20;
 constexpr int64_t kBytesOfEntry = 480;

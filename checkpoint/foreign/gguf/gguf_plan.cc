@@ -110,7 +110,7 @@ absl::Status GgufPlan::ReadTemplate(const std::string& path) {
   return absl::OkStatus();
 }
 
-// The list of tensors only tells whether their types are still those of the keys. The keys of a big-endian file are
+// The list of tensors only says whether their types still match the keys. The keys of a big-endian file are
 // only texts in the metadata.
 absl::Status GgufPlan::ReadKeys(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<GgufPart> parts, OpenGgufParts(path));
@@ -243,7 +243,7 @@ void GgufPlan::AddKey(const std::string& key, uint32_t type, const std::string& 
   ++keys_;
 }
 
-// True if general.file_type, which describes the types of the template, describes those of the file, too.
+// True if general.file_type, which describes the types of the template, describes the file's, too.
 bool GgufPlan::HasTypesOfTemplate() const {
   if (type_ != nullptr) return false;
   absl::flat_hash_map<std::string_view, const GgmlType*> types;

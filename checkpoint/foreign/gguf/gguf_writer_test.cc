@@ -37,7 +37,7 @@ using testing::HasSubstr;
 
 std::string TestData(const std::string& name) { return "checkpoint/foreign/gguf/testdata/" + name; }
 
-// What was written, and the notes about it.
+// The written file, and the notes about it.
 struct Written {
   std::string path;
   std::string bytes;

@@ -305,7 +305,7 @@ class Lister {
   Hdf5Listing listing_;
   // kMaxHdf5Objects bounds the number of paths; the process's memory limit bounds the lengths of hostile ones.
   std::map<haddr_t, std::string> paths_;  // of the visited objects, by address
-  std::set<haddr_t> datasets_;            // those of them that are datasets
+  std::set<haddr_t> datasets_;            // the datasets among them
   int64_t objects_ = 0;
 };
 

@@ -106,7 +106,7 @@ absl::Status CheckNames(int64_t count) {
   return absl::DataLossError(absl::StrCat("\"weight_map\" has more than ", kMostIndexed, " names"));
 }
 
-// A name of a file comes from the file: it must be beside the index.
+// A name of a file comes from the file: it must be next to the index.
 absl::StatusOr<WeightMap> ParseIndex(std::string_view text) {
   FSDP_ASSIGN_OR_RETURN(const JsonView json, JsonView::Parse(text));
   const std::optional<JsonView> map = json.Find("weight_map");
@@ -174,7 +174,7 @@ absl::StatusOr<KerasFiles> OpenIndexed(const std::string& path) {
   return files;
 }
 
-// "model_00001.weights.h5" beside "model.weights.json" is a part.
+// "model_00001.weights.h5" next to "model.weights.json" is a part.
 absl::Status CheckIsWhole(const std::string& path) {
   const auto [directory, name] = SplitPath(path);
   const size_t end = name.rfind(".weights.h5");

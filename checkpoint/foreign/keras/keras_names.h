@@ -7,10 +7,10 @@
 //   /layers/multi_head_attention/query_dense/vars/1
 //   /optimizer/vars/0                          iteration, learning rate, then slots (keras_optimizer.h)
 //
-// What the number means is the class's order (kernel, bias; gamma, beta, moving_mean, moving_variance). A variable of a
-// class whose order is not known, or whose name would not be unique, keeps its path in the file for a name. Names begin
-// with the name of the model unless the model is functional, whose layers were made before it. Legacy files (.h5) have
-// the names in their paths. Pure.
+// The number is the place in the class's order (kernel, bias; gamma, beta, moving_mean, moving_variance). A variable of
+// a class whose order is not known, or whose name would not be unique, keeps its path in the file for a name. Names
+// begin with the name of the model unless the model is functional, whose layers were made before it. Legacy files (.h5)
+// have the names in their paths. Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_KERAS_KERAS_NAMES_H_
 #define FSDP_CHECKPOINT_FOREIGN_KERAS_KERAS_NAMES_H_
 

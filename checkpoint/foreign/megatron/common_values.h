@@ -32,7 +32,7 @@ struct CommonValues {
   // Plain values by name, as texts, for extra values: "checkpoint_version", "args", "optimizer.param_groups", ...
   std::vector<std::pair<std::string, std::string>> texts;
 
-  // What is neither a plain value nor a tensor that is read, for TensorSource::left_out().
+  // Values that are neither plain nor a tensor that is read, for TensorSource::left_out().
   std::vector<std::string> left_out;
 
   // Of the optimizer: its groups, all of them if there are several optimizers; how its state was divided ("" if that is

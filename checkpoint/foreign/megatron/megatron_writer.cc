@@ -146,7 +146,7 @@ absl::Status WriteText(FileSystem& files, const std::string& path, const std::st
   return file->Sync();
 }
 
-// The number of steps that all parameters have; nullopt if there is none.
+// The number of steps that all parameters have; nullopt without one.
 absl::StatusOr<std::optional<double>> ReadStep(const std::vector<const StateDict::Entry*>& steps,
                                                const PayloadReader& read) {
   std::optional<double> common;

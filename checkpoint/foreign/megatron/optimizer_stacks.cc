@@ -23,7 +23,7 @@ using Entry = StateDict::Entry;
 
 constexpr char kParam[] = "param";
 
-// Names of the float32 copy: Megatron-Core's, that of its older form, and DeepSpeed's.
+// Names of the float32 copy: Megatron-Core's, its older one, and DeepSpeed's.
 bool IsMaster(const std::string& state) { return state == kParam || state == "fp32_param" || state == "fp32"; }
 
 absl::Status Refused(const StateKey& key, const std::string& why) {

@@ -3,7 +3,7 @@
 // OptimizerStacksOf: the state of an optimizer as Megatron-Core's distributed optimizer saves it in the form
 // fully_reshardable, which it loads at any number of ranks: for each key of the model, and stacked as it is,
 //
-//   optimizer.state.param.KEY       the float32 copy of a parameter, or the parameter itself if it has none
+//   optimizer.state.param.KEY       the float32 copy of a parameter, or the parameter itself without one
 //   optimizer.state.exp_avg.KEY     and every other state of its shape
 //
 // The number of steps is in common.pt, once. Pure.

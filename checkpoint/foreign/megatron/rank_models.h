@@ -2,7 +2,7 @@
 //
 // RankModels: the tensors in the files of a run's tensor, pipeline and expert parallel ranks, as the tensors of one
 // model. Layers are counted from 0 in each pipeline stage, experts in each expert parallel rank; here they are counted
-// through. What several ranks should have alike is compared byte by byte, and a name whose partition is not known is
+// through. Copies on several ranks are compared byte by byte, and a name whose partition is not known is
 // refused.
 #ifndef FSDP_CHECKPOINT_FOREIGN_MEGATRON_RANK_MODELS_H_
 #define FSDP_CHECKPOINT_FOREIGN_MEGATRON_RANK_MODELS_H_

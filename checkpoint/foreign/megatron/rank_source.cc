@@ -61,7 +61,8 @@ void Flatten(const std::string& path, const TorchNode& node, std::vector<std::pa
   }
 }
 
-// What the tensors show of ranks whose directories are all missing, which no number can tell. For SourceLayout::notes.
+// A note on ranks whose directories are all missing: only the tensors show them, and no number. For
+// SourceLayout::notes.
 std::vector<std::string> MissingRankNotes(const std::vector<JoinedRankTensor>& tensors, const RankGrid& grid) {
   std::vector<std::string> notes;
   const auto has = [&](absl::string_view part) {
@@ -295,7 +296,7 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
     return absl::OkStatus();
   }
 
-  // Other files beside a rank's: distrib_optim.pt.
+  // Other files next to a rank's: distrib_optim.pt.
   absl::Status NameOthers(const std::string& rank) {
     FSDP_ASSIGN_OR_RETURN(std::vector<std::string> names, PosixFileSystem().List(JoinPath(path_, rank)));
     std::sort(names.begin(), names.end());

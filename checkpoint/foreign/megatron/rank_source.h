@@ -14,7 +14,7 @@
 
 namespace fsdp {
 
-// `directory`: of one iteration. world_size() is the number of its files. Reads payload only where ranks' tensors must
+// `directory`: of one iteration. world_size() is the number of its files. Reads payload only if ranks' tensors must
 // be equal and have no CRC. Errors as OpenMegatronSource.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronRanks(const std::string& directory,
                                                                 const TensorSourceOptions& options = {});

@@ -13,7 +13,7 @@
 namespace fsdp {
 namespace {
 
-// What comes before the number of a layer and of an expert, in this order.
+// The words before the number of a layer and of an expert, in this order.
 constexpr std::array<std::string_view, 2> kStacks = {"layers.", "experts.experts."};
 
 // The place after the first `stack` in `key`, from `from` on, that begins a word and has something behind it; npos if

@@ -81,7 +81,7 @@ int64_t LeastStoredBytes(const ChunkCodec& codec, int64_t nbytes) {
   return 0;
 }
 
-// What does not compress is stored with a little overhead.
+// Bytes that do not compress are stored with a little overhead.
 int64_t MostStoredBytes(const ChunkCodec& codec, int64_t nbytes) {
   const int64_t crc = codec.crc_of_stored ? kCrc32cBytes : 0;
   const int64_t whole = BytesToCompress(codec, nbytes);

@@ -141,7 +141,7 @@ class ZlibChunkStream final : public ChunkStream {
       return absl::ResourceExhaustedError("no memory for a stream of zlib");
     }
     is_open_ = true;
-    // What follows the end is not decoded, so the caller finds that it is left.
+    // Bytes after the end are not decoded, so the caller finds them.
     if (is_end_) return Step{0, 0, true};
     const size_t room = std::min<size_t>(out.size(), std::numeric_limits<uInt>::max());
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(in.data()));

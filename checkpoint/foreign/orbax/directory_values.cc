@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr size_t kMaxArrays = 1'000'000;
 constexpr int kMaxDepth = 40;  // of folders: 32 dimensions with "/" between their numbers, and some for the name
 
-// True if `folder` has the metadata of an array. What is no folder has not.
+// True if `folder` has the metadata of an array. False for any other file.
 absl::StatusOr<bool> IsArray(const std::string& folder) {
   for (const char* name : {".zarray", "zarr.json"}) {
     FSDP_ASSIGN_OR_RETURN(const bool is_there, IsThere(JoinPath(folder, name)));

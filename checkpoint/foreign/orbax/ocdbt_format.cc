@@ -154,7 +154,7 @@ absl::StatusOr<OcdbtManifest> ParseOcdbtManifest(std::string_view frame) {
   manifest.tree_bytes = tree_bytes[newest];
   if (nbytes[newest] == 0 || offset[newest] == UINT64_MAX) return manifest;  // without keys
   if (file[newest] >= files.size()) return absl::DataLossError("its root is in a data file that it does not name");
-  // Of the others nothing is read: that of a version without keys has no path.
+  // Of the others nothing is read: the root of a version without keys has no path.
   manifest.root = std::move(files[file[newest]]);
   FSDP_RETURN_IF_ERROR(CheckInside(manifest.root.file));
   manifest.root.offset = offset[newest];

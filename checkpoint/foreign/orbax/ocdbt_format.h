@@ -28,7 +28,7 @@ inline constexpr uint64_t kMaxOcdbtKeyBytes = 65535;
 inline constexpr uint64_t kMaxOcdbtPathBytes = 65535;
 inline constexpr uint64_t kMaxOcdbtNodeEntries = 1024 * 1024;
 
-// The longest frame of a node that is read. What it may decode to is bounded by its length (OcdbtBodyLimit).
+// The longest frame of a node that is read. Its decoded size is bounded by its length (OcdbtBodyLimit).
 inline constexpr int64_t kMaxOcdbtFrameBytes = int64_t{256} << 20;
 int64_t OcdbtBodyLimit(int64_t frame_bytes);
 

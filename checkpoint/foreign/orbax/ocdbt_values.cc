@@ -42,7 +42,7 @@ std::string Range(const OcdbtPlace& place) {
 }
 
 // The whole B+tree is walked once, when it is opened: its nodes are small next to the values, and only a complete list
-// of keys can be compared with what the manifest and _METADATA state. What stays in memory is a sorted array of entries
+// of keys can be compared with what the manifest and _METADATA state. Only a sorted array stays in memory, of entries
 // of 32 bytes; the text of keys is shared, since the chunks of one array have one long name before the slash.
 class OcdbtValues final : public KeyValues {
  public:

@@ -36,7 +36,7 @@ class OrbaxItem {
   // Texts of the tree, by the name of the leaf.
   const std::vector<std::pair<std::string, std::string>>& texts() const { return texts_; }
 
-  // What cannot be read, and what was found but is no part of the tree, for messages.
+  // Values that cannot be read, and files that are not in the tree, for messages.
   const std::vector<std::string>& unreadable() const { return unreadable_; }
   const std::vector<std::string>& left_out() const { return left_out_; }
 

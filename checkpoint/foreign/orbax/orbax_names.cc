@@ -27,7 +27,7 @@ bool AnyIn(const std::vector<OrbaxArrayName>& arrays, const std::string& branch)
                      [&](const OrbaxArrayName& array) { return absl::StartsWith(array.name, branch + "."); });
 }
 
-// What is in front of the branches: "", or an item and a dot. nullopt: no tree has a branch "params".
+// The text in front of the branches: "", or an item and a dot. nullopt: no tree has a branch "params".
 absl::StatusOr<std::optional<std::string>> PlaceOfBranches(const std::vector<OrbaxArrayName>& arrays,
                                                            const std::vector<std::string>& items) {
   if (AnyIn(arrays, kModelBranch)) return "";

@@ -5,7 +5,7 @@
 // (orbax_names.h); texts and items of JSON are extra values. Also an OCDBT database or folders of zarr arrays that
 // tensorstore wrote without Orbax. Nothing is executed.
 //
-// What is compared: CRCs of manifest and nodes, sizes, the keys with the leaves of _METADATA, chunks with the shapes of
+// Compared are CRCs of manifest and nodes, sizes, the keys with the leaves of _METADATA, chunks with the shapes of
 // arrays. The elements have no checksum, so a changed byte in them is noticed only if it breaks their compression.
 #ifndef FSDP_CHECKPOINT_FOREIGN_ORBAX_ORBAX_SOURCE_H_
 #define FSDP_CHECKPOINT_FOREIGN_ORBAX_ORBAX_SOURCE_H_

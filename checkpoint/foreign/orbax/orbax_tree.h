@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OrbaxTree: the file _METADATA of an Orbax checkpoint: the leaves of the tree that was saved, and how they are stored.
-// A leaf is the array whose name is its path joined by dots; a key with dots in it is told from a path only here. Pure.
+// A leaf is the array whose name is its path joined by dots; a key with dots in it differs from a path only here. Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_ORBAX_ORBAX_TREE_H_
 #define FSDP_CHECKPOINT_FOREIGN_ORBAX_ORBAX_TREE_H_
 

@@ -195,7 +195,7 @@ absl::StatusOr<ChunkCache::Bytes> ZarrArray::Decode(const ValuePlace& place) con
   return elements;
 }
 
-// Three ways to the elements: straight from the file, by a stream that goes on where the last read ended, or from the
+// Three ways to the elements: straight from the file, by a stream that continues where the last read ended, or from the
 // cache of decoded chunks.
 absl::Status ZarrArray::ReadChunk(const ChunkNumber& number, const ValuePlace& place, StridedBox part,
                                   std::byte* out) const {
@@ -319,7 +319,7 @@ absl::StatusOr<std::vector<TensorPlace>> ZarrArray::Places(const std::string& di
     FSDP_ASSIGN_OR_RETURN(const std::optional<ValuePlace> place, Find(index));
     if (!place) return absl::UnimplementedError("a chunk of it is not stored");
     if (place->file.empty()) return absl::UnimplementedError("a chunk of it is in a B+tree node");
-    // Files are told from each other by their names, and every array's first chunk has the same.
+    // Files are distinguished by their names, and every array's first chunk has the same.
     if (!metadata_.shard && place->file == absl::StrCat(name_, "/", metadata_.KeyOf(index))) {
       return absl::UnimplementedError("each of its chunks is a file");
     }

@@ -184,7 +184,7 @@ class Codecs {
     return TextMember(item, "name");
   }
 
-  // "bytes" may be swapped on top of the dtype's own order only in version 3, whose dtypes have none.
+  // "bytes" may be swapped on top of the dtype's own order only in version 3, whose dtypes have no order.
   absl::Status SetByteOrder(const JsonView& configuration, bool is_index) {
     const std::optional<JsonView> member = configuration.Find("endian");
     const std::string endian = member ? member->string().value_or("") : "little";

@@ -106,7 +106,8 @@ class MergedSource final : public TensorSource, public TensorViews, public Cover
     return ChangeOf(key) == nullptr ? base_->Places(key) : TensorSource::Places(key);
   }
 
-  // What a changed tensor shows more than once, it has more than once, too. Storages of the two are not the same.
+  // Elements that a changed tensor shows more than once it also has more than once. Storages of the two are not the
+  // same.
   std::optional<TensorStorage> Storage(const StateKey& key) const override {
     const TensorChange* const change = ChangeOf(key);
     if (change == nullptr) return StorageOf(*base_, key);

@@ -61,7 +61,7 @@ std::vector<float> FloatsOf(const TensorSource& source, const StateKey& key) {
   return floats;
 }
 
-// How many float32 lie between two numbers of one sign.
+// How many float32 are between two numbers of one sign.
 int64_t UnitsBetween(float a, float b) {
   int32_t bits[2];
   std::memcpy(&bits[0], &a, 4);

@@ -56,7 +56,7 @@ struct Part {
   int64_t end(size_t d) const { return start[d] + entry->shape.dims()[d]; }
 };
 
-// The elements of the tensor that are in both; nullopt if there are none.
+// The elements of the tensor that are in both; nullopt if no element is.
 std::optional<std::vector<Interval>> Common(const Part& part, const std::vector<int64_t>& start,
                                             const std::vector<int64_t>& count) {
   std::vector<Interval> common;

@@ -135,7 +135,7 @@ class SafetensorsSource final : public TensorSource {
   std::map<std::string, std::string> metadata_;
 };
 
-// The entries of __metadata__ that name a tensor for a name that is none.
+// The entries of __metadata__ that name a tensor for a name that is not a tensor's.
 std::map<std::string, std::string> AliasesOf(const SafetensorsFiles& files) {
   std::map<std::string, std::string> aliases;
   for (const std::unique_ptr<SafetensorsFile>& file : files) {

@@ -56,7 +56,7 @@ class ItemFile {
   Shape shape(int tensor) const;
   LocalTensor tensor(int tensor) const;
 
-  // What the file itself says about the division; null if nothing, and after DropDTensors.
+  // The division that the file itself states; null if nothing, and after DropDTensors.
   const DTensor* dtensor(int tensor) const;
   void DropDTensors() { archive_.tree.tensors.DropDTensors(); }
 

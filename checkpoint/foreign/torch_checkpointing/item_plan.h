@@ -38,7 +38,7 @@ struct ItemPlan {
 absl::StatusOr<bool> IsItemDirectory(const std::string& directory);
 
 // kDataLoss for a rank whose file is missing, and for a metadata.pkl that cannot be read (items_metadata.h);
-// kInvalidArgument for a directory that is unfinished (tmp_NAME), and for one whose parts lie where only metadata.pkl
+// kInvalidArgument for a directory that is unfinished (tmp_NAME), and for one whose parts are where only metadata.pkl
 // would say what they are.
 absl::StatusOr<ItemPlan> PlanItems(const std::string& directory);
 

@@ -76,7 +76,7 @@ absl::StatusOr<ItemTensors::Division> ItemTensors::DivisionOfDTensor(const ItemP
   return division;
 }
 
-// What is known of how a tensor is divided, from up to two places: a DTensor in the file itself, and the record of the
+// The division of a tensor, from up to two places: a DTensor in the file itself, and the record of the
 // rank in metadata.pkl. If there are both they must agree; without any the tensor is whole.
 absl::StatusOr<ItemTensors::Division> ItemTensors::DivisionOf(const ItemPlace& place, int tensor) {
   const DTensor* const own = file_->dtensor(tensor);

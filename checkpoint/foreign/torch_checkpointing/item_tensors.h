@@ -48,7 +48,7 @@ class CopyBudget {
   int64_t left_ = int64_t{64} << 20;
 };
 
-// For one item. What it refers to must outlive it.
+// For one item. All that it refers to must outlive it.
 class ItemTensors {
  public:
   ItemTensors(const PlannedItem& item, const ItemPlan& plan, FilePool& pool, ItemMeshes& meshes, CopyBudget& budget,
@@ -72,7 +72,7 @@ class ItemTensors {
   absl::Status Finish();
 
  private:
-  // What a local tensor is of the tensor of the checkpoint.
+  // The part of the tensor of the checkpoint that a local tensor is.
   struct Division {
     DType dtype = DType::kFloat32;
     Shape shape;

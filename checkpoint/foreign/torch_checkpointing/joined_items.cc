@@ -44,7 +44,7 @@ bool CountsSteps(const ItemPlace& place, const PythonJson& value) {
 std::string NameOfRank(int rank) { return absl::StrCat("rank_", rank); }
 
 // The trees of all ranks' files are merged into one, file by file, so that only one file's tree is in memory besides
-// the result. Where ranks have the same path: tensors are parts or copies (ItemTensors); values must be equal, or
+// the result. If ranks have the same path: tensors are parts or copies (ItemTensors); values must be equal, or
 // become a dict by rank, unless they are of an optimizer or count steps, where a difference means that the files are of
 // different saves.
 class ItemJoiner {

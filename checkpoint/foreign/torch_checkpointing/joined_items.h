@@ -10,8 +10,8 @@
 //             rank's own, and becomes {"rank_0": ..., "rank_1": ...}
 //   one of    what only some ranks have is the checkpoint's too: pipeline stages
 //
-// What is said twice is compared: a file's DTensors with the records of metadata.pkl, and the rank in a file with the
-// name of the file.
+// Facts that are stated twice are compared: a file's DTensors with the records of metadata.pkl, and the rank in a file
+// with the name of the file.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_CHECKPOINTING_JOINED_ITEMS_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_CHECKPOINTING_JOINED_ITEMS_H_
 
@@ -65,7 +65,7 @@ struct JoinedItems {
   std::vector<std::string> notes;
 };
 
-// Opens all files of `plan`, one after the other. kDataLoss names file and tensor where they contradict each other or
+// Opens all files of `plan`, one after the other. kDataLoss names file and tensor if they contradict each other or
 // something is missing; errors of opening the files.
 absl::StatusOr<JoinedItems> JoinItems(const std::string& directory, const ItemPlan& plan,
                                       const TensorSourceOptions& options, FilePool& pool);

@@ -45,9 +45,9 @@ struct CheckpointDirectoryOptions {
 absl::Status WriteCheckpointDirectory(const std::string& path, const StateDict& contents, const PayloadReader& read,
                                       const CheckpointDirectoryOptions& options);
 
-// Makes the HDF5 file `path`, which stands alone: the tree of a FULL checkpoint.h5 without a manifest and digests, with
-// the dtype and name of each dataset as attributes, and in the order of people: "h.2" before "h.10". Of `options` type,
-// world_size and parity are not used. Otherwise as WriteCheckpointDirectory.
+// Makes the HDF5 file `path`, which needs no other file: the tree of a FULL checkpoint.h5 without a manifest and
+// digests, with the dtype and name of each dataset as attributes, and in the order of people: "h.2" before "h.10". Of
+// `options` type, world_size and parity are not used. Otherwise as WriteCheckpointDirectory.
 absl::Status WriteHdf5File(const std::string& path, const StateDict& contents, const PayloadReader& read,
                            const CheckpointDirectoryOptions& options);
 

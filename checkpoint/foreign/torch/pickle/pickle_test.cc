@@ -85,7 +85,8 @@ TEST(PickleTest, AnyOtherGlobalIsRefusedByNameAndPlace) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("_get_layout.__globals__")));
 }
 
-// What acts, and tensors in forms that are not read, stay refused; objects of other classes must not lock a file.
+// Calls with an effect, and tensors in forms that are not read, stay refused; objects of other classes must not lock a
+// file.
 TEST(PickleTest, OnlyGlobalsThatNeitherActNorMakeTensorsAreInert) {
   for (const char* name :
        {"argparse.Namespace", "pathlib.PosixPath", "_io.BytesIO", "datetime.datetime", "__main__.Config",

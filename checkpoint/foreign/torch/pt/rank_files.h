@@ -39,7 +39,7 @@ using RankPartsEqual = std::function<absl::StatusOr<bool>(const RankPart& a, con
 enum class RankState {
   kCopies,
   kShards,
-  kLeftOut,  // only the model is wanted: an optimizer beside a model becomes one without state
+  kLeftOut,  // only the model is wanted: an optimizer next to a model becomes one without state
 };
 
 // True if the files have an optimizer's state, and no tensor in it has two dimensions or more: only then can it be

@@ -41,7 +41,7 @@ struct TorchArchive {
   StoragePlace place(uint32_t storage) const;
 };
 
-// What becomes of a file with one rank's parts of DTensors: only a reader that joins them with the others may have it.
+// The fate of a file with one rank's parts of DTensors: only a reader that joins them with the others may have it.
 enum class TorchShards : uint8_t { kRefused, kAllowed };
 
 // Reads the metadata of an archive. kInvalidArgument names an unsupported feature (a global, a compressed or encrypted

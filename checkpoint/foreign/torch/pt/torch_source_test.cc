@@ -141,7 +141,7 @@ TEST(TorchSourceTest, TensorsInAPickledValueOfDcpAreTensors) {
   EXPECT_OK(VerifyRest(*source));
 }
 
-// Weights beside an object are read, and the object is named: with model_only, with skip_links or in the refusal.
+// Weights next to an object are read, and the object is named: with model_only, with skip_links or in the refusal.
 TEST(TorchSourceTest, AnObjectOfAClassDoesNotLockTheWeightsBesideIt) {
   for (const char* name : {"objects.pt", "objects_legacy.pt", "objects_dcp"}) {
     EXPECT_THAT(OpenTensorSource(TorchTestData(name)),

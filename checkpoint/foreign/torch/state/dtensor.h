@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // DTensor: which part of a tensor a rank has, as torch.distributed.tensor describes it: a mesh of ranks, and for each
-// dimension of the mesh how the tensor lies along it. torch.save of an FSDP2 rank writes such parts, and so do the
-// libraries that save a file of each rank.
+// dimension of the mesh how the tensor is divided along it. torch.save of an FSDP2 rank writes such parts, and so do
+// the libraries that save a file of each rank.
 //
 //   mesh [[0, 1], [2, 3]], placements (Shard(0), Shard(1)), shape [6, 8]:
 //

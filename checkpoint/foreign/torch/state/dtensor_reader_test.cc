@@ -42,7 +42,7 @@ void Push(PickleWriter& writer, const std::string& type, const Members& members)
   writer.Build();
 }
 
-// What torch.save writes of a DTensor [4, 3] of two ranks, in rows, by rank 1.
+// The pickle of torch.save of a DTensor [4, 3] of two ranks, in rows, by rank 1.
 struct Written {
   Sizes local = {2, 3};
   int rank = 1;

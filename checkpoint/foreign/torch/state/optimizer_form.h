@@ -15,7 +15,7 @@
 
 namespace fsdp {
 
-// The members of `node` that belong to an optimizer; there are none if `node` is not one.
+// The members of `node` that belong to an optimizer; empty if `node` is not one.
 class OptimizerMembers {
  public:
   enum class Form : uint8_t {

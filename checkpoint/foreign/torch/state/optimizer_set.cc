@@ -20,7 +20,7 @@ namespace {
 // The member of a group that has the branch of its optimizer, if there are several.
 constexpr char kOptimizerOfGroup[] = "optimizer";
 
-// A file may have several optimizers (a GAN's two, Muon beside AdamW). Two questions decide how they are read: do their
+// A file may have several optimizers (a GAN's two, Muon and AdamW). Two questions decide how they are read: do their
 // ids continue one numbering of the model's parameters (then they are read as one), and whose parameters are they (then
 // each is read with its model). An optimizer for which neither has an answer becomes extra values, with the reason in a
 // note.

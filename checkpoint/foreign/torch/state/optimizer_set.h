@@ -28,7 +28,7 @@ struct FoundOptimizer {
 };
 
 struct OptimizerSet {
-  std::string param_groups;            // empty if there are none
+  std::string param_groups;            // empty without any
   std::vector<FoundOptimizer> unread;  // those whose parameters cannot be identified, unchanged
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Values as Python's pickler writes them for torch.save (protocol 2; others where they differ), their JSON, and the
+// Values as Python's pickler writes them for torch.save (protocol 2; others if they differ), their JSON, and the
 // pickle that is written from it. torch_oracle_test checks that torch reads such pickles.
 #include <optional>
 #include <string>

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LayoutOf: which branches of a saved dict are a model, which an optimizer, and which are other values. No standard
-// says so, and two magic words do not: programs save {"app": {"model": ..., "optim": ...}}, a model's tensors beside
-// "optimizer" and "lr_scheduler", {"state_dict": ..., "optimizer_states": [...]}, a generator beside a discriminator.
+// says so, and two magic words do not: programs save {"app": {"model": ..., "optim": ...}}, a model's tensors next to
+// "optimizer" and "lr_scheduler", {"state_dict": ..., "optimizer_states": [...]}, a generator next to a discriminator.
 // So structure decides, in this order:
 //
 //   1. what the caller says (TorchRoleOfBranch) is not looked at further;
 //   2. an optimizer is a dict with "state" and "param_groups", or with names such as "state.a.weight.exp_avg" and
 //      "param_groups.a.weight.lr", at any depth and also in a list. A dict that holds an optimizer is never a model;
 //   3. a model is a dict of tensors with a usual name (branch_facts.h), at the least depth that has one, and a dict of
-//      weights beside an optimizer with a like name: "discriminator" and "opt_d";
+//      weights next to an optimizer with a like name: "discriminator" and "opt_d";
 //   4. else, next to an optimizer, the tensors or dicts that look like weights: floating-point tensors whose names have
 //      a dot, as names of parameters do, or end in "weight" or "bias", or that the optimizer knows; else any
 //      floating-point tensors with dimensions;
 //   5. else the whole dict, without dicts that hold no floating-point tensor, if it holds one or only tensors: a
-//      generator's state beside a number is no model;
+//      generator's state next to a number is no model;
 //   6. everything else is an extra value.
 //
 // The names of a model's tensors begin with the branch unless its name is a usual one: "net.0.weight" of {"net": ...},
@@ -38,7 +38,7 @@ namespace fsdp {
 struct TorchBranch {
   enum class Role : uint8_t {
     kNone,      // its values are extra values, except members that have a role
-    kModel,     // all tensors in it, except those of members that have a role
+    kModel,     // all tensors in it, except in members that have a role
     kTopModel,  // the tensors that are its direct members
     kExtra,
   };

@@ -47,7 +47,7 @@ bool HoldsObject(const TorchNode& node) {
 }
 
 // Takes objects of classes out of a tree and keeps everything around them: a list keeps its length with None in the
-// place, a dict loses the member, a set the element. What is left comes back as it was.
+// place, a dict loses the member, a set the element. The rest comes back as it was.
 class ObjectTaker {
  public:
   void TakeFrom(TorchNode& node, const std::string& path) {

@@ -105,7 +105,7 @@ absl::StatusOr<uint32_t> TorchTensorTaker::Add(PickleValue value) {
   return static_cast<uint32_t>(tensors_.size() - 1);
 }
 
-// The local tensor is the one that is read; the rest of the DTensor is kept beside it, by its number.
+// The local tensor is the one that is read; the rest of the DTensor is kept next to it, by its number.
 absl::StatusOr<uint32_t> TorchTensorTaker::AddDTensor(PickleValue value) {
   const auto shape_of = [this](PickleValue tensor) -> absl::StatusOr<Shape> {
     if (!IsTensor(tensor)) return absl::DataLossError("a mesh that is no tensor");
