@@ -5,7 +5,6 @@
 // through Printable() in the text, because a hostile name could otherwise write to the terminal; JSON escapes them by
 // itself.
 #include <algorithm>
-#include <map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +18,7 @@
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/inspect/attribute_json.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
+#include "fsdp/tools/inspect/summary_shares.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -26,105 +26,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using Section = StateKey::Section;
-
-int64_t PayloadBytes(const StoredTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
-
-// "842,624".
-std::string Grouped(int64_t number) {
-  const std::string digits = absl::StrCat(number);
-  std::string grouped;
-  for (size_t i = 0; i < digits.size(); ++i) {
-    if (i > 0 && (digits.size() - i) % 3 == 0) grouped += ',';
-    grouped += digits[i];
-  }
-  return grouped;
-}
-
-// Tensors and bytes in a section or in a file.
-struct Share {
-  int64_t tensors = 0;
-  int64_t bytes = 0;
-
-  void Add(int64_t nbytes) {
-    ++tensors;
-    bytes += nbytes;
-  }
-  std::string ToString() const {
-    return absl::StrCat(tensors, tensors == 1 ? " tensor, " : " tensors, ", FormatBytes(static_cast<double>(bytes)));
-  }
-};
-
-// A section also has a number of elements, and tensors by dtype.
-struct SectionShare {
-  Share share;
-  int64_t elements = 0;
-  std::map<DType, int64_t> dtypes;
-
-  void Add(const StoredTensor& tensor) {
-    share.Add(PayloadBytes(tensor));
-    elements += tensor.shape.numel();
-    ++dtypes[tensor.dtype];
-  }
-
-  // "52 tensors, 3.4 MB: 842,624 elements, float32", or ", 50 of float32, 2 of int64".
-  std::string ToString() const {
-    if (share.tensors == 0) return share.ToString();
-    std::string text =
-        absl::StrCat(share.ToString(), ": ", Grouped(elements), elements == 1 ? " element" : " elements");
-    for (const auto& [dtype, count] : dtypes) {
-      absl::StrAppend(&text, ", ", dtypes.size() == 1 ? "" : absl::StrCat(count, " of "),
-                      std::string(DTypeName(dtype)));
-    }
-    return text;
-  }
-};
-
-// The widths of the columns of the list of tensors: of the longest text, up to a limit. A longer text moves its row.
-struct Columns {
-  int name = 0;
-  int type = 0;
-
-  void Add(const StoredTensor& tensor) {
-    name = std::max(name, Width(Printable(tensor.key.ToString()), 72));
-    type = std::max(type, Width(TypeText(tensor), 40));
-  }
-  static std::string TypeText(const StoredTensor& tensor) {
-    return absl::StrCat(std::string(DTypeName(tensor.dtype)), " ", tensor.shape.ToString());
-  }
-
- private:
-  static int Width(const std::string& text, int limit) {
-    return std::ssize(text) <= limit ? static_cast<int>(text.size()) : 0;
-  }
-};
-
-// The tensors of each section, and the tensors and bytes in each file, by the file's index. A tensor counts once for
-// each file that has a part of it.
-struct Shares {
-  Share all;
-  std::map<Section, SectionShare> sections;
-  Columns columns;
-  std::vector<Share> files;
-};
-
-// In one pass over the tensors, since each may be made only for it.
-Shares SharesOf(const CheckpointSummary& summary) {
-  Shares shares;
-  shares.files.resize(summary.manifest.files.size());
-  summary.ForEachTensor([&](const StoredTensor& tensor, int64_t) {
-    shares.all.Add(PayloadBytes(tensor));
-    shares.sections[tensor.key.section].Add(tensor);
-    shares.columns.Add(tensor);
-    // Intervals in one file follow each other, so another file is one that was not counted yet.
-    int previous = -1;
-    for (const StoredInterval& part : tensor.intervals) {
-      shares.files[part.file].bytes += part.interval.size() * SizeOf(tensor.dtype);
-      if (part.file != previous) ++shares.files[part.file].tensors;
-      previous = part.file;
-    }
-  });
-  return shares;
-}
 
 // One line for a checkpoint whose tensors are larger than their data in its files; empty for all others.
 std::string ExpansionText(const Expansion& expansion) {
@@ -168,9 +69,10 @@ std::string Headline(const CheckpointSummary& summary) {
 // "  model/wte.weight  float32 [257, 48]   49 kB  rank-00000-of-00003.h5[0, 4128) ...": each file with its elements. If
 // there is only one file, each tensor is in that.
 std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int64_t stored_bytes,
-                       const Columns& columns) {
-  std::string line = absl::StrFormat("  %-*s  %-*s  %7s", columns.name, Printable(tensor.key.ToString()), columns.type,
-                                     Columns::TypeText(tensor), FormatBytes(static_cast<double>(PayloadBytes(tensor))));
+                       const TensorColumnWidths& columns) {
+  std::string line =
+      absl::StrFormat("  %-*s  %-*s  %7s", columns.name, Printable(tensor.key.ToString()), columns.type,
+                      TensorColumnWidths::TypeText(tensor), FormatBytes(static_cast<double>(PayloadBytes(tensor))));
   if (stored_bytes < PayloadBytes(tensor)) {
     absl::StrAppend(&line, " (", FormatBytes(static_cast<double>(stored_bytes)), " expanded)");
   }
@@ -188,7 +90,7 @@ bool IsListed(const StoredTensor& tensor, const ListedTensors& list) {
 }
 
 // A line for each section that has tensors, and for the model, since a missing model is worth a line.
-std::string SectionsText(Shares& shares) {
+std::string SectionsText(SummaryShares& shares) {
   std::string text = "tensors\n";
   const std::pair<Section, const char*> sections[] = {
       {Section::kModel, "model      "}, {Section::kOptimState, "optimizer  "}, {Section::kExtra, "extra      "}};
@@ -225,7 +127,7 @@ std::string TextsText(const CheckpointSummary& summary) {
   return text;
 }
 
-std::string FilesText(const Manifest& manifest, const std::vector<Share>& shares) {
+std::string FilesText(const Manifest& manifest, const std::vector<TensorShare>& shares) {
   std::string text = "files\n";
   for (size_t i = 0; i < shares.size(); ++i) {
     absl::StrAppendFormat(&text, "  %s  %s, holds %s\n", Printable(manifest.files[i].name),
@@ -236,7 +138,7 @@ std::string FilesText(const Manifest& manifest, const std::vector<Share>& shares
 
 // The command that makes a usual form of a format of others: safetensors, or a checkpoint of ours if there is more than
 // a model.
-std::string ConvertText(const CheckpointSummary& summary, Shares& shares) {
+std::string ConvertText(const CheckpointSummary& summary, SummaryShares& shares) {
   if (summary.traits().is_ours || summary.traits().is_root || shares.all.tensors == 0) return "";
   const bool is_training = shares.sections[Section::kOptimState].share.tensors > 0;
   const char* const model = summary.format->HasSuffix("model.safetensors") ? "model.pt" : "model.safetensors";
@@ -312,7 +214,7 @@ void AddOwnMembers(const Manifest& manifest, Json& json) {
 
 void SummaryText(const CheckpointSummary& summary, const ListedTensors& tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
-  Shares shares = SharesOf(summary);
+  SummaryShares shares = SummaryShares::Of(summary);
   std::string text;
   for (const std::string& skipped : summary.skipped) absl::StrAppend(&text, "skipped: ", skipped, "\n");
   if (summary.path != summary.asked_for) {
@@ -345,7 +247,7 @@ void SummaryText(const CheckpointSummary& summary, const ListedTensors& tensors,
 // The object of `json` is left open for the tensors: they are its last member, and each is written separately.
 void SummaryJson(const CheckpointSummary& summary, const ListedTensors& tensors, const TextSink& sink) {
   const Manifest& manifest = summary.manifest;
-  Shares shares = SharesOf(summary);
+  SummaryShares shares = SummaryShares::Of(summary);
   Json json = {{"path", summary.path},
                {"format", summary.format->name()},
                {"kind", "full"},
