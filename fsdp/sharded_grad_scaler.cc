@@ -20,6 +20,7 @@
 #include "fsdp/base/option_check.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/gradient_kernels.h"
+#include "fsdp/optim/grad_scale.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -156,6 +157,21 @@ absl::StatusOr<bool> ShardedGradScaler::Step(Optimizer& optimizer, Stream& strea
   return true;
 }
 
+GradScale ShardedGradScaler::state() const {
+  GradScale state = {.scale = scale_,
+                     .growth_factor = options_.growth_factor,
+                     .backoff_factor = options_.backoff_factor,
+                     .growth_interval = options_.growth_interval,
+                     .growth_tracker = steps_without_overflow_};
+  state.Derive();
+  return state;
+}
+
+void ShardedGradScaler::set_state(const GradScale& state) {
+  scale_ = state.scale;
+  steps_without_overflow_ = state.growth_tracker;
+}
+
 absl::Status ShardedGradScaler::Update(std::optional<double> new_scale) {
   if (!options_.enabled) return absl::OkStatus();
   FSDP_RETURN_IF_ERROR(CheckOptions());
@@ -173,13 +189,9 @@ absl::Status ShardedGradScaler::Update(std::optional<double> new_scale) {
   }
   if (!unscaled) return absl::FailedPreconditionError("grad scaler: Update with nothing unscaled since the last one");
   progress_.clear();
-  if (overflowed) {
-    scale_ *= options_.backoff_factor;
-    steps_without_overflow_ = 0;
-  } else if (++steps_without_overflow_ == options_.growth_interval) {
-    scale_ *= options_.growth_factor;
-    steps_without_overflow_ = 0;
-  }
+  GradScale advanced = state();
+  advanced.Advance(overflowed);
+  set_state(advanced);
   return absl::OkStatus();
 }
 

@@ -25,6 +25,8 @@
 
 namespace fsdp {
 
+struct GradScale;
+
 // PyTorch's names and defaults. Not checked while `enabled` is off.
 struct GradScalerOptions {
   double init_scale = 65536;
@@ -38,6 +40,8 @@ struct GradScalerOptions {
 // backoff_factor < 1; this also requires init_scale > 0, backoff_factor > 0, growth_interval >= 1, and finite values.
 absl::Status Validate(const GradScalerOptions& options);
 
+// The host decides, and waits for the gradients; device_grad_scaler.h has the same without a wait.
+//
 // Gradients may be on several devices, as with offloaded units. Calls that return a status may return Validate's
 // errors.
 class ShardedGradScaler {
@@ -73,6 +77,8 @@ class ShardedGradScaler {
   absl::Status LoadStateDict(const StateDict& state);
 
  private:
+  friend class DeviceGradScaler;
+
   struct Progress {
     bool unscaled = false, stepped = false, overflowed = false;
   };
@@ -83,6 +89,10 @@ class ShardedGradScaler {
   bool CanFold(const Optimizer& optimizer, const Stream& stream) const;
 
   ProcessGroup& group_;
+  // The scale and its rule, as a device keeps them; the inverse.
+  GradScale state() const;
+  void set_state(const GradScale& state);
+
   GradScalerOptions options_;
   double scale_;
   int steps_without_overflow_ = 0;

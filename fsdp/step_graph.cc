@@ -70,17 +70,24 @@ absl::Status CheckCanCapture(const UnitStore& units) {
 }  // namespace
 
 StepGraph::StepGraph(FullyShardedDataParallel& model, Optimizer& optimizer,
-                     std::function<absl::Status()> forward_backward, FoundInf* found_inf)
-    : model_(model), optimizer_(optimizer), forward_backward_(std::move(forward_backward)), found_inf_(found_inf) {}
+                     std::function<absl::Status()> forward_backward, FoundInf* found_inf, DeviceGradScaler* scaler)
+    : model_(model),
+      optimizer_(optimizer),
+      forward_backward_(std::move(forward_backward)),
+      found_inf_(found_inf),
+      scaler_(scaler) {}
 
 StepGraph::~StepGraph() = default;
 
 absl::StatusOr<std::unique_ptr<StepGraph>> StepGraph::Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                              std::function<absl::Status()> forward_backward,
-                                                             FoundInf* found_inf) {
+                                                             FoundInf* found_inf, DeviceGradScaler* scaler) {
+  if (scaler != nullptr && found_inf == nullptr) {
+    return absl::InvalidArgumentError("a captured step with a scaler: expected a found_inf for its decision");
+  }
   FSDP_RETURN_IF_ERROR(CheckCanCapture(ShardedModel::Of(model).units()));
   FSDP_RETURN_IF_ERROR(optimizer.CopyScalarsToDevice(model.stream()));
-  return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward), found_inf));
+  return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward), found_inf, scaler));
 }
 
 absl::Status StepGraph::ComputeGradients(float max_grad_norm) {
@@ -92,8 +99,10 @@ absl::Status StepGraph::ComputeGradients(float max_grad_norm) {
 absl::Status StepGraph::IssueGradients(float max_grad_norm) {
   clip_.reset();
   FSDP_RETURN_IF_ERROR(forward_backward_());
+  if (scaler_ != nullptr) scaler_->Unscale();
   FSDP_ASSIGN_OR_RETURN(GradClip clip, model_.ClipGradNormAsync(max_grad_norm));
   if (found_inf_ != nullptr) found_inf_->CheckOnAllRanks(clip.norm_on_device(), model_.stream());
+  if (scaler_ != nullptr) scaler_->Update(found_inf_->flag());
   clip_.emplace(std::move(clip));
   return absl::OkStatus();
 }
@@ -134,6 +143,12 @@ absl::Status StepGraph::Update() {
   }
   optimizer_.ZeroGrad();
   return absl::OkStatus();
+}
+
+// An eager step that was skipped does not count: the optimizer may have no state yet, and a capture needs it.
+void StepGraph::TakeBackUpdate() {
+  optimizer_.TakeBackStep();
+  if (gradients_ == nullptr) --updates_;
 }
 
 absl::Status StepGraph::IssueUpdate() {

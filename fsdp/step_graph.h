@@ -14,8 +14,8 @@
 //   }
 //
 // So each step must be the same work: the same shapes, the same number of micro-steps, the same max_grad_norm, and no
-// decision by the host (as a gradient scaler makes). Between steps the program may use model and optimizer freely:
-// save, load, evaluate, or train them by other steps.
+// decision by the host (as ShardedGradScaler makes; DeviceGradScaler's are the device's). Between steps the program may
+// use model and optimizer freely: save, load, evaluate, or train them by other steps.
 #ifndef FSDP_FSDP_STEP_GRAPH_H_
 #define FSDP_FSDP_STEP_GRAPH_H_
 
@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/fsdp/device_grad_scaler.h"
 #include "fsdp/fsdp/found_inf.h"
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 #include "fsdp/fsdp/grad_clip.h"
@@ -48,10 +49,13 @@ class StepGraph final {
   // optimizer other than AdamW.
   //
   // With `found_inf`, the caller's too, an update is skipped if the norm is not finite, or if `forward_backward`, which
-  // calls Begin and Check, found something on any rank.
+  // calls Begin and Check, found something on any rank. With `scaler`, the caller's too, by whose scale
+  // `forward_backward` multiplies the losses, the gradients are divided by it before their norm, and it is updated; it
+  // needs a `found_inf`, and the caller's BeginStep before ComputeGradients and EndStep after.
   static absl::StatusOr<std::unique_ptr<StepGraph>> Create(FullyShardedDataParallel& model, Optimizer& optimizer,
                                                            std::function<absl::Status()> forward_backward,
-                                                           FoundInf* found_inf = nullptr);
+                                                           FoundInf* found_inf = nullptr,
+                                                           DeviceGradScaler* scaler = nullptr);
   ~StepGraph();
 
   // Issues the gradients of one step on the model's stream, and their norm over all ranks; max_grad_norm as for
@@ -66,9 +70,12 @@ class StepGraph final {
   // that is not finite makes the gradients 0 or NaN, as ClipGradNormAsync's does.
   absl::Status Update();
 
+  // Undoes the host's counts of the last Update, which `found_inf` skipped.
+  void TakeBackUpdate();
+
  private:
   StepGraph(FullyShardedDataParallel& model, Optimizer& optimizer, std::function<absl::Status()> forward_backward,
-            FoundInf* found_inf);
+            FoundInf* found_inf, DeviceGradScaler* scaler);
 
   // Put their work on the stream, which runs or captures it.
   absl::Status IssueGradients(float max_grad_norm);
@@ -83,6 +90,7 @@ class StepGraph final {
   Optimizer& optimizer_;
   const std::function<absl::Status()> forward_backward_;
   FoundInf* const found_inf_;                     // may be null
+  DeviceGradScaler* const scaler_;                // may be null
   int updates_ = 0;                               // that were not captured
   float max_grad_norm_ = 0;                       // of the capture
   std::optional<GradClip> clip_;                  // of the graph once there is one: replays write to its memory

@@ -25,6 +25,15 @@ absl::Status CheckOperands(const Tensor& logits, const Tensor& targets) {
       " ", targets.shape().ToString(), " are not [N, V] and int32 with N elements"));
 }
 
+absl::Status CheckScale(const DeviceScale& scale) {
+  const Tensor& t = scale.scale;
+  if (t.defined() && t.dtype() == DType::kFloat32 && t.numel() == 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "cross entropy: the scale is ",
+      t.defined() ? absl::StrCat(std::string(DTypeName(t.dtype())), " ", t.shape().ToString()) : "undefined",
+      ", expected one float32"));
+}
+
 }  // namespace
 
 absl::StatusOr<Tensor> CrossEntropyLoss::Forward(const Tensor& logits, const Tensor& targets, Tape& tape) const {
@@ -55,6 +64,23 @@ absl::StatusOr<CrossEntropyLoss::LossAndGradient> CrossEntropyLoss::ForwardBackw
   FSDP_ASSIGN_OR_RETURN(Tensor loss, tape.Empty(DType::kFloat32, {1}));
   FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {logits.shape().dim(0), 2}));
   tape.ops().CrossEntropyWithGradient(logits, targets, scale, loss, statistics, tape.stream());
+  return LossAndGradient{loss, logits};
+}
+
+absl::StatusOr<CrossEntropyLoss::LossAndGradient> CrossEntropyLoss::ForwardBackward(const Tensor& logits,
+                                                                                    const Tensor& targets,
+                                                                                    const DeviceScale& scale,
+                                                                                    Tape& tape) const {
+  FSDP_RETURN_IF_ERROR(CheckOperands(logits, targets));
+  FSDP_RETURN_IF_ERROR(CheckScale(scale));
+  const auto* const ops = dynamic_cast<const DeviceScaledLoss*>(&tape.ops());
+  if (ops == nullptr) {
+    return absl::UnimplementedError(absl::StrCat("cross entropy: no kernel for a scale in the memory of ",
+                                                 tape.device().name(), ": pass the scale as a number"));
+  }
+  FSDP_ASSIGN_OR_RETURN(Tensor loss, tape.Empty(DType::kFloat32, {1}));
+  FSDP_ASSIGN_OR_RETURN(Tensor statistics, tape.Empty(DType::kFloat32, {logits.shape().dim(0), 2}));
+  ops->CrossEntropyWithScaledGradient(logits, targets, scale, loss, statistics, tape.stream());
   return LossAndGradient{loss, logits};
 }
 

@@ -13,6 +13,7 @@
 #define FSDP_NN_CROSS_ENTROPY_LOSS_H_
 
 #include "absl/status/statusor.h"
+#include "fsdp/nn/ops/device_scaled_loss.h"
 #include "fsdp/nn/tape.h"
 #include "fsdp/tensor/tensor.h"
 
@@ -38,6 +39,10 @@ class CrossEntropyLoss final {
     Tensor loss, grad_logits;
   };
   absl::StatusOr<LossAndGradient> ForwardBackward(const Tensor& logits, const Tensor& targets, float scale,
+                                                  Tape& tape) const;
+
+  // The same by a scale in the device's memory, read in stream order. kUnimplemented on a host.
+  absl::StatusOr<LossAndGradient> ForwardBackward(const Tensor& logits, const Tensor& targets, const DeviceScale& scale,
                                                   Tape& tape) const;
 };
 

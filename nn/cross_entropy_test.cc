@@ -14,10 +14,13 @@
 #include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/nn/device_testutil.h"
 #include "fsdp/nn/tensor_testutil.h"
+#include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
 namespace {
+
+using testing::HasSubstr;
 
 constexpr float kScale = 0.25f;
 
@@ -157,6 +160,43 @@ TEST_P(CrossEntropyTest, LossObjectGivesTheSameEitherWay) {
   ExpectSameBytes(made.loss, loss);
   ExpectSameBytes(made.grad_logits, apart);
   EXPECT_EQ(made.grad_logits.data(), together.data());
+}
+
+// Sizes and factors for which a product by the inverse would round otherwise than the host's two divisions.
+TEST_P(CrossEntropyTest, AScaleInTheDevicesMemoryGivesTheBitsOfTheSameNumber) {
+  if (device_->type() == DeviceType::kCpu) GTEST_SKIP() << "hosts take the scale as a number";
+  constexpr float kLossScale = 1021.7f;
+  for (const int64_t classes : {int64_t{51}, int64_t{1003}}) {
+    SCOPED_TRACE(classes);
+    const Doubles values = Logits(7 * classes);
+    const Tensor targets = Targets(7, classes);
+    const Tensor scale = TestTensor(DType::kFloat32, {1}, {double{kLossScale}});
+    Tape tape(*stream_, *ops_);
+    ASSERT_OK_AND_ASSIGN(const auto by_number,
+                         CrossEntropyLoss().ForwardBackward(TestTensor(GetParam(), {7, classes}, values), targets,
+                                                            kLossScale / 3, tape));
+    ASSERT_OK_AND_ASSIGN(const auto by_device,
+                         CrossEntropyLoss().ForwardBackward(TestTensor(GetParam(), {7, classes}, values), targets,
+                                                            DeviceScale{.scale = scale, .divisor = 3}, tape));
+    ASSERT_OK(stream_->Synchronize());
+    ExpectSameBytes(by_device.loss, by_number.loss);
+    ExpectSameBytes(by_device.grad_logits, by_number.grad_logits);
+  }
+}
+
+TEST_P(CrossEntropyTest, AScaleThatIsNotOneFloat32OrOnAHostIsRefused) {
+  const Tensor logits = TestTensor(GetParam(), {3, 11}, Logits(33));
+  Tape tape(*stream_, *ops_);
+  const auto refusal = [&](const Tensor& scale) {
+    return CrossEntropyLoss().ForwardBackward(logits, Targets(3, 11), DeviceScale{.scale = scale}, tape).status();
+  };
+  EXPECT_THAT(refusal(Tensor()),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the scale is undefined, expected one float32")));
+  EXPECT_THAT(refusal(NanTensor(DType::kFloat32, {2})),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("the scale is float32 [2], expected one")));
+  if (device_->type() != DeviceType::kCpu) return;
+  EXPECT_THAT(refusal(TestTensor(DType::kFloat32, {1}, {2})),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("no kernel for a scale in the memory of cpu")));
 }
 
 INSTANTIATE_TEST_SUITE_P(DTypes, CrossEntropyTest, testing::Values(DType::kFloat32, DType::kBFloat16, DType::kFloat16),

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 #include "fsdp/cuda/float_types.h"
+#include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
 #include "fsdp/cuda/slice_batch.h"
 #include "fsdp/optim/cuda_update_kernels.h"
+#include "fsdp/optim/grad_scale.h"
 
 namespace fsdp {
 namespace {
@@ -127,6 +129,13 @@ struct SgdSlice {
   }
 };
 
+// One thread. The products and the quotient are in float64, which nvcc does not fuse: no sum follows.
+__global__ void AdvanceGradScale(GradScale* state, const float* found_inf) {
+  GradScale advanced = *state;
+  advanced.Advance(*found_inf != 0);
+  *state = advanced;
+}
+
 Extras ExtrasOf(const TensorExtras& extras) {
   return {extras.grad_factor.defined() ? extras.grad_factor.data_as<const float>() : nullptr,
           extras.found_inf.defined() ? extras.found_inf.data_as<const float>() : nullptr,
@@ -183,6 +192,10 @@ void CudaUpdateAdamW(const std::vector<AdamWUpdate>& updates, CUstream_st* strea
   LaunchUpdates<AdamWSlice, float>(updates, DType::kFloat32, stream);
   LaunchUpdates<AdamWSlice, __nv_bfloat16>(updates, DType::kBFloat16, stream);
   LaunchUpdates<AdamWSlice, __half>(updates, DType::kFloat16, stream);
+}
+
+void CudaUpdateGradScale(const Tensor& state, const Tensor& found_inf, CUstream_st* stream) {
+  Launch(AdvanceGradScale, 1, 1, 0, stream, static_cast<GradScale*>(state.data()), found_inf.data_as<const float>());
 }
 
 void CudaUpdateSgd(const std::vector<SgdUpdate>& updates, CUstream_st* stream) {

@@ -18,6 +18,9 @@ namespace fsdp {
 void CudaUpdateAdamW(const std::vector<AdamWUpdate>& updates, CUstream_st* stream);
 void CudaUpdateSgd(const std::vector<SgdUpdate>& updates, CUstream_st* stream);
 
+// As UpdateOps::UpdateGradScale.
+void CudaUpdateGradScale(const Tensor& state, const Tensor& found_inf, CUstream_st* stream);
+
 }  // namespace fsdp
 
 #endif  // FSDP_OPTIM_CUDA_UPDATE_KERNELS_H_

@@ -47,6 +47,15 @@ class CudaUpdateOps final : public UpdateOps {
       return CudaLaunchStatus("SGD", device);
     });
   }
+
+  void UpdateGradScale(const Tensor& state, const Tensor& found_inf, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    on.Issue({state.buffer(), found_inf.buffer()}, [=, device = on.ordinal()](CUstream_st* s) {
+      CudaUpdateGradScale(state, found_inf, s);
+      return CudaLaunchStatus("the gradient scaler", device);
+    });
+  }
+  bool has_grad_scale() const override { return true; }
 };
 
 [[maybe_unused]] const bool registered = RegisterUpdateOps(DeviceType::kCuda, new CudaUpdateOps);

@@ -121,6 +121,12 @@ void UpdateOps::Lion(std::vector<LionUpdate>, Stream& stream) const {
   });
 }
 
+void UpdateOps::UpdateGradScale(const Tensor&, const Tensor&, Stream& stream) const {
+  stream.Run([name = stream.device().name()] {
+    return absl::UnimplementedError(absl::StrCat("no kernel of a gradient scaler for device ", name));
+  });
+}
+
 absl::StatusOr<const UpdateOps*> UpdateOpsFor(const Device& device) {
   const auto registered = Registered().find(device.type());
   if (registered != Registered().end()) return registered->second;

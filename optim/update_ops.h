@@ -65,6 +65,11 @@ class UpdateOps {
 
   // Fails the stream with kUnimplemented where there is no kernel, on all but hosts.
   virtual void Lion(std::vector<LionUpdate> updates, Stream& stream) const;
+
+  // `state` has the bytes of a GradScale (grad_scale.h), which advances by a step that overflowed unless `found_inf`,
+  // one float32, is 0. Both are in the device's memory. Only for devices with has_grad_scale.
+  virtual void UpdateGradScale(const Tensor& state, const Tensor& found_inf, Stream& stream) const;
+  virtual bool has_grad_scale() const { return false; }
 };
 
 // The kernels for parameters on `device`; kUnimplemented if the program has no kernels for it.

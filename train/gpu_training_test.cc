@@ -70,6 +70,7 @@ class GpuTrainingTest : public TrainingFixture {
     for (int step = 0; step < kSteps; ++step) {
       EXPECT_NEAR(gpu[step].loss, host[step].loss, tolerance * host[step].loss) << step;
       EXPECT_NEAR(gpu[step].grad_norm, host[step].grad_norm, 20 * tolerance * host[step].grad_norm) << step;
+      EXPECT_EQ(gpu[step].scale, host[step].scale) << step;
     }
   }
 };
@@ -101,6 +102,17 @@ TEST_F(GpuTrainingTest, CastsOfTheOptimizerFollowTheHost) {
   options.attention = AttentionKind::kEager;
   options.fsdp.optimizer_casts = true;
   ExpectFollowsTheHost(options, 1);
+}
+
+// Every kernel of both attentions in float16; the scale, which the device keeps, is the host's in each step.
+TEST_F(GpuTrainingTest, Float16WithAScalerFollowsTheHost) {
+  for (const AttentionKind attention : {AttentionKind::kEager, AttentionKind::kOnline}) {
+    TrainOptions options = Options();
+    options.fsdp.mixed_precision = {.param_dtype = DType::kFloat16, .reduce_dtype = DType::kFloat32};
+    options.attention = attention;
+    options.grad_scaler = GradScalerOptions{.init_scale = 1024, .growth_interval = 1};
+    ExpectFollowsTheHost(options, 1);
+  }
 }
 
 TEST_F(GpuTrainingTest, TheRunSaysWhoseKernelsAttentionUses) {

@@ -2,6 +2,7 @@
 //
 // train_gpt's run with --cuda_graph: replayed steps have the bits of steps without a graph, and so have the states
 // saved and resumed between them.
+#include <cmath>
 #include <fstream>
 #include <iterator>
 #include <memory>
@@ -124,6 +125,25 @@ TEST_F(GraphTrainingTest, FullyShardWithRecomputeHasTheSameBits) {
   options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};
   options.fsdp.activation_checkpointing = true;
   ExpectGraphIsEager(options, 2);
+}
+
+// The first scale overflows, so the scaler leaves steps out before and after the capture, and the scale grows again.
+TEST_F(GraphTrainingTest, Float16WithAScalerLeavesOutTheSameSteps) {
+  TrainOptions options = Options();
+  options.fsdp.mixed_precision = {.param_dtype = DType::kFloat16, .reduce_dtype = DType::kFloat32};
+  options.grad_scaler = GradScalerOptions{.init_scale = 1 << 26, .backoff_factor = 1.0 / 64, .growth_interval = 2};
+  ASSERT_OK_AND_ASSIGN(const Run eager, Train(options, 1));
+  options.cuda_graph = true;
+  ASSERT_OK_AND_ASSIGN(const Run graph, Train(options, 1));
+  ASSERT_EQ(eager.steps.size(), static_cast<size_t>(kSteps));
+  ASSERT_EQ(graph.steps.size(), eager.steps.size());
+  EXPECT_FALSE(std::isfinite(eager.steps[0].grad_norm)) << "the first step does not overflow";
+  EXPECT_TRUE(std::isfinite(eager.steps[kSteps - 1].grad_norm));
+  for (int step = 0; step < kSteps; ++step) {
+    EXPECT_EQ(graph.steps[step].loss, eager.steps[step].loss) << step;
+    EXPECT_EQ(graph.steps[step].scale, eager.steps[step].scale) << step;
+  }
+  EXPECT_TRUE(graph.weights == eager.weights) << "the weights after the last step differ";
 }
 
 TEST_F(GraphTrainingTest, HybridShardOfFourRanksHasTheSameBits) {

@@ -107,13 +107,6 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                                                                            const TrainOptions& options,
                                                                            std::shared_ptr<ProcessGroup> group,
                                                                            std::shared_ptr<Trace> trace) {
-  // Found here, not when the first layer runs: the device is known only now.
-  if (options.compute_dtype() == DType::kFloat16 && group->device()->type() != DeviceType::kCpu) {
-    return absl::InvalidArgumentError(
-        absl::StrFormat("--%s=float16: the layers of %s compute in float32 and bfloat16; "
-                        "choose --param_dtype=bfloat16 or --device=cpu",
-                        options.fsdp.mixed_precision.param_dtype ? "param_dtype" : "dtype", group->device()->name()));
-  }
   CausalLmConfig with_attention = config;
   SetAttention(options.AttentionOn(group->device()->type()), with_attention);
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(with_attention));

@@ -230,9 +230,6 @@ absl::Status CheckDTypes() {
 
 absl::Status CheckGradScaler() {
   if (ScalesGradients()) {
-    if (absl::GetFlag(FLAGS_cuda_graph)) {
-      return absl::InvalidArgumentError("--cuda_graph: expected no --grad_scaler: the host decides which steps count");
-    }
     if (absl::GetFlag(FLAGS_optimizer) == "muon") {
       return absl::InvalidArgumentError(
           "--optimizer=muon: expected no --grad_scaler, nor float16: the scaler decides for one optimizer");

@@ -19,8 +19,9 @@
 // for the host: while the host checks, the update runs. With StepGraph the columns are the same, but the gradients and
 // the update are replayed as graphs.
 //
-// With a scaler, or with gradients that are not all in the device's memory, the host decides: it waits for the reports
-// and the norm, and then issues the update.
+// With a scaler the device divides the gradients before their norm and updates the scale with found_inf_, which the
+// next step's losses read. If the host has to decide, because some gradients are not in the device's memory or the
+// device is a host, it waits for the reports and the norm, and then issues the update.
 #include "fsdp/train/train_step.h"
 
 #include <algorithm>
@@ -30,7 +31,6 @@
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/tensor/ordered_memory.h"
 #include "fsdp/train/stop_signal.h"
 
@@ -62,16 +62,20 @@ absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::Create(FullyShardedDataPar
                                                              ShardedGradScaler* scaler) {
   std::unique_ptr<TrainStep> step(new TrainStep(model, std::move(optimizers), batches, std::move(trace), scaler));
   FSDP_RETURN_IF_ERROR(step->Allocate());
+  if (absl::Status decides = step->DecideOnDevice(); !decides.ok() && !absl::IsUnimplemented(decides)) return decides;
   return step;
 }
 
 absl::StatusOr<std::unique_ptr<TrainStep>> TrainStep::CreateCaptured(FullyShardedDataParallel& model,
-                                                                     Optimizer& optimizer, const BatchLoader& batches) {
-  std::unique_ptr<TrainStep> step(new TrainStep(model, {&optimizer}, batches, /*trace=*/nullptr, /*scaler=*/nullptr));
+                                                                     Optimizer& optimizer, const BatchLoader& batches,
+                                                                     ShardedGradScaler* scaler) {
+  std::unique_ptr<TrainStep> step(new TrainStep(model, {&optimizer}, batches, /*trace=*/nullptr, scaler));
   FSDP_RETURN_IF_ERROR(step->Allocate());
+  FSDP_RETURN_IF_ERROR(step->DecideOnDevice());
   TrainStep* const captured = step.get();
   const auto forward_backward = [captured] { return captured->ForwardBackward(); };
-  FSDP_ASSIGN_OR_RETURN(step->graph_, StepGraph::Create(model, optimizer, forward_backward, step->found_inf_.get()));
+  FSDP_ASSIGN_OR_RETURN(step->graph_, StepGraph::Create(model, optimizer, forward_backward, step->found_inf_.get(),
+                                                        step->device_scaler_.get()));
   return step;
 }
 
@@ -84,6 +88,12 @@ absl::Status TrainStep::Allocate() {
   }
   FSDP_ASSIGN_OR_RETURN(report_stream_, model_.device().CreateStream("report"));
   FSDP_ASSIGN_OR_RETURN(reports_, RankReports::Create(model_.group()));
+  return absl::OkStatus();
+}
+
+absl::Status TrainStep::DecideOnDevice() {
+  if (scaler_ == nullptr) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(device_scaler_, DeviceGradScaler::Create(model_, *scaler_));
   return absl::OkStatus();
 }
 
@@ -126,13 +136,22 @@ absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
 absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape) {
   Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
-  const float scale = (scaler_ == nullptr ? 1 : scaler_->scale()) / static_cast<float>(batches_.shape().grad_accum);
-  FSDP_ASSIGN_OR_RETURN(CrossEntropyLoss::LossAndGradient made,
-                        CrossEntropyLoss().ForwardBackward(logits, batch.targets, scale, tape));
+  FSDP_ASSIGN_OR_RETURN(CrossEntropyLoss::LossAndGradient made, ScaledLoss(logits, batch, tape));
   found_inf_->Check(made.loss, stream);
   stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), made.loss.data(), sizeof(float));
   losses_[micro_step] = std::move(made.loss);
   return std::move(made.grad_logits);
+}
+
+absl::StatusOr<CrossEntropyLoss::LossAndGradient> TrainStep::ScaledLoss(const Tensor& logits, const Batch& batch,
+                                                                        Tape& tape) {
+  const auto grad_accum = static_cast<float>(batches_.shape().grad_accum);
+  if (device_scaler_ != nullptr) {
+    const DeviceScale scale = {.scale = device_scaler_->scale(), .divisor = grad_accum};
+    return CrossEntropyLoss().ForwardBackward(logits, batch.targets, scale, tape);
+  }
+  const float scale = scaler_ == nullptr ? 1 : scaler_->scale();
+  return CrossEntropyLoss().ForwardBackward(logits, batch.targets, scale / grad_accum, tape);
 }
 
 double TrainStep::LocalLoss() const {
@@ -145,6 +164,7 @@ double TrainStep::LocalLoss() const {
 
 absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
   FSDP_RETURN_IF_ERROR(FillBatches(step));
+  if (device_scaler_ != nullptr) FSDP_RETURN_IF_ERROR(device_scaler_->BeginStep());
   FSDP_RETURN_IF_ERROR(graph_ != nullptr ? graph_->ComputeGradients(max_grad_norm) : ComputeGradients(max_grad_norm));
   // Not in a graph, because its host function reads the current stop flag.
   const Event reported = Report();
@@ -152,10 +172,13 @@ absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
   if (issued) FSDP_RETURN_IF_ERROR(Update());
   FSDP_RETURN_IF_ERROR(reported.Synchronize());
   const absl::StatusOr<StepOutcome> outcome = Look(step);
-  // The device did not update (found_inf_), so the optimizer's count of steps must not include this step.
-  if (!outcome.ok() && issued) {
-    for (Optimizer* optimizer : optimizers_) optimizer->TakeBackStep();
+  bool skipped = !outcome.ok();
+  // After the outcome, which has this step's scale.
+  if (outcome.ok() && device_scaler_ != nullptr) {
+    FSDP_ASSIGN_OR_RETURN(skipped, device_scaler_->EndStep());
   }
+  // The device did not update (found_inf_), so the optimizer's count of steps must not include this step.
+  if (skipped && issued) TakeBackUpdate();
   if (outcome.ok() && !issued) FSDP_RETURN_IF_ERROR(Update());
   return outcome;
 }
@@ -178,9 +201,14 @@ absl::StatusOr<StepOutcome> TrainStep::Look(int64_t step) const {
 
 absl::Status TrainStep::ComputeGradients(float max_grad_norm) {
   FSDP_RETURN_IF_ERROR(ForwardBackward());
-  if (scaler_ != nullptr) FSDP_RETURN_IF_ERROR(scaler_->Unscale(*optimizers_.front(), model_.stream()));
+  if (device_scaler_ != nullptr) {
+    device_scaler_->Unscale();
+  } else if (scaler_ != nullptr) {
+    FSDP_RETURN_IF_ERROR(scaler_->Unscale(*optimizers_.front(), model_.stream()));
+  }
   FSDP_RETURN_IF_ERROR(Clip(max_grad_norm));
   if (device_decides()) found_inf_->CheckOnAllRanks(clip_->norm_on_device(), model_.stream());
+  if (device_scaler_ != nullptr) device_scaler_->Update(found_inf_->flag());
   return absl::OkStatus();
 }
 
@@ -205,6 +233,11 @@ absl::Status TrainStep::Clip(float max_grad_norm) {
   return absl::OkStatus();
 }
 
+void TrainStep::TakeBackUpdate() {
+  if (graph_ != nullptr) return graph_->TakeBackUpdate();
+  for (Optimizer* optimizer : optimizers_) optimizer->TakeBackStep();
+}
+
 absl::Status TrainStep::Update() {
   Stream& stream = model_.stream();
   const TraceScope span(trace_.get(), stream, [] { return std::string("optimizer"); });
@@ -223,7 +256,7 @@ absl::Status TrainStep::Update() {
 // A step that the scaler skips keeps its grad_factor, a NaN, which the next one replaces.
 absl::Status TrainStep::StepOptimizers() {
   Stream& stream = model_.stream();
-  if (scaler_ != nullptr) {
+  if (scaler_ != nullptr && device_scaler_ == nullptr) {
     FSDP_RETURN_IF_ERROR(scaler_->Step(*optimizers_.front(), stream).status());
     return scaler_->Update();
   }

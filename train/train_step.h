@@ -13,10 +13,12 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/fsdp/device_grad_scaler.h"
 #include "fsdp/fsdp/found_inf.h"
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/fsdp/step_graph.h"
+#include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/optim/optimizer.h"
 #include "fsdp/tensor/trace.h"
 #include "fsdp/train/batch_loader.h"
@@ -38,16 +40,19 @@ struct StepOutcome {
 class TrainStep {
  public:
   // The caller keeps ownership of all arguments, which must outlive the TrainStep. `trace` may be null, and so may
-  // `scaler`, which scales the losses; it waits for the gradients of each step, and wants a single optimizer.
+  // `scaler`, which scales the losses and wants a single optimizer. It decides on the device if DeviceGradScaler can,
+  // and else waits for the gradients of each step.
   static absl::StatusOr<std::unique_ptr<TrainStep>> Create(FullyShardedDataParallel& model,
                                                            std::vector<Optimizer*> optimizers,
                                                            const BatchLoader& batches, std::shared_ptr<Trace> trace,
                                                            ShardedGradScaler* scaler = nullptr);
 
   // The same step, captured as graphs after the first few steps and replayed from then on, with the same results. Every
-  // call of Run must have the same max_grad_norm. Returns the errors of StepGraph::Create (fsdp/step_graph.h).
+  // call of Run must have the same max_grad_norm. Returns the errors of StepGraph::Create (fsdp/step_graph.h), and of
+  // DeviceGradScaler::Create.
   static absl::StatusOr<std::unique_ptr<TrainStep>> CreateCaptured(FullyShardedDataParallel& model,
-                                                                   Optimizer& optimizer, const BatchLoader& batches);
+                                                                   Optimizer& optimizer, const BatchLoader& batches,
+                                                                   ShardedGradScaler* scaler = nullptr);
 
   // Runs step `step`, from 0, with the optimizer's current learning rate. Collective. The update itself may still be
   // running on the model's stream when it returns. kFailedPrecondition on every rank if any rank's loss or the norm is
@@ -65,6 +70,9 @@ class TrainStep {
   // Allocates the memory that the steps keep.
   absl::Status Allocate();
 
+  // Lets the device decide for scaler_, if it is not null. Errors of DeviceGradScaler::Create.
+  absl::Status DecideOnDevice();
+
   // Puts the batches of step `step` into slots_, in stream order.
   absl::Status FillBatches(int64_t step);
 
@@ -81,17 +89,21 @@ class TrainStep {
   // The step's results, after its reports have arrived; an error if a loss or the norm is not finite.
   absl::StatusOr<StepOutcome> Look(int64_t step) const;
 
-  // The loss and its copy to the host; returns the gradient of `logits`.
+  // The loss and its copy to the host; returns the gradient of `logits`, scaled.
   absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
+  absl::StatusOr<CrossEntropyLoss::LossAndGradient> ScaledLoss(const Tensor& logits, const Batch& batch, Tape& tape);
 
   // Computes the norm of the gradients and the factor that the update multiplies them by, both on the device.
   absl::Status Clip(float max_grad_norm);
   const GradClip& clip() const { return graph_ != nullptr ? graph_->clip() : *clip_; }
 
-  // True if found_inf_ decides about the update. Otherwise the host decides: with a scaler, or if some gradients are
-  // not in the device's memory.
-  bool device_decides() const { return scaler_ == nullptr && clip().norm_on_device().defined(); }
+  // True if found_inf_ decides about the update. Otherwise the host decides: with a scaler of the host, or if some
+  // gradients are not in the device's memory.
+  bool device_decides() const {
+    return (scaler_ == nullptr || device_scaler_ != nullptr) && clip().norm_on_device().defined();
+  }
   absl::Status Update();
+  void TakeBackUpdate();  // of an update that the device skipped
   absl::Status StepOptimizers();
 
   // The mean of losses_, once they are on the host.
@@ -108,6 +120,7 @@ class TrainStep {
   std::vector<Tensor> losses_;
   std::unique_ptr<RankReports> reports_;
   std::unique_ptr<FoundInf> found_inf_;
+  std::unique_ptr<DeviceGradScaler> device_scaler_;  // null: without scaler_, or if the host decides
   Event update_after_;
 
   // The clipping of the last step; used only if graph_ is null.

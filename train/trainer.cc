@@ -147,7 +147,7 @@ absl::Status Trainer::BuildModel() {
   FSDP_ASSIGN_OR_RETURN(optimizers_, MakeOptimizers(options_, *model_));
   if (options_.grad_scaler.has_value()) scaler_ = std::make_unique<ShardedGradScaler>(*group_, *options_.grad_scaler);
   absl::StatusOr<std::unique_ptr<TrainStep>> step =
-      options_.cuda_graph ? TrainStep::CreateCaptured(*model_, *optimizers_.front(), *batches_)
+      options_.cuda_graph ? TrainStep::CreateCaptured(*model_, *optimizers_.front(), *batches_, scaler_.get())
                           : TrainStep::Create(*model_, PointersTo(optimizers_), *batches_, trace_, scaler_.get());
   if (options_.cuda_graph && !step.ok()) {
     return Annotate(step.status(), "--cuda_graph");

@@ -25,6 +25,7 @@
 #include "fsdp/cuda/refuse_value.h"
 #include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_cross_entropy.h"
+#include "fsdp/nn/ops/device_scaled_loss.h"
 
 namespace fsdp {
 namespace {
@@ -40,6 +41,17 @@ constexpr int kPack = kPackBytes / sizeof(T);
 template <typename T>
 using RowPack = Pack<T, kPack<T>>;
 
+// The factor of the gradient: the scale of the loss divided by the number of rows, in the order of the host's
+// divisions.
+struct GradFactor {
+  float of_host = 0;
+  const float* scale = nullptr;  // null: of_host
+  float divisor = 1;
+  float rows = 1;
+
+  __device__ float Get() const { return scale == nullptr ? of_host : __fdiv_rn(__fdiv_rn(*scale, divisor), rows); }
+};
+
 // The matrices of a call, rows at any distance. The gradient is scaled by `factor`.
 template <typename T>
 struct Rows {
@@ -50,7 +62,7 @@ struct Rows {
   float* statistics;
   T* grad;  // null: forward only
   int64_t grad_stride;
-  float factor;
+  GradFactor factor;
 };
 
 struct Losses {
@@ -139,13 +151,14 @@ struct RowStatistics {
   float maximum;
   float inverse_sum;
   int target;
+  float factor;
 };
 
 // The gradient of one logit, `x`, which is the target's or not.
 template <typename T>
-__device__ T Gradient(float x, bool is_target, const RowStatistics& row, float factor) {
+__device__ T Gradient(float x, bool is_target, const RowStatistics& row) {
   const float e = Exp<T>(x - row.maximum);
-  return Round<T>(is_target ? (e * row.inverse_sum - 1) * factor : e * (row.inverse_sum * factor));
+  return Round<T>(is_target ? (e * row.inverse_sum - 1) * row.factor : e * (row.inverse_sum * row.factor));
 }
 
 // Writes the gradient of pack number `p` of a row whose gradient is aligned.
@@ -155,12 +168,12 @@ __device__ void WriteGradient(const Rows<T>& rows, const RowPack<T>& pack, int p
   WidenPack(pack, xs);
   RowPack<T> grad;
 #pragma unroll
-  for (int k = 0; k < kPack<T>; ++k) grad.at[k] = Gradient<T>(xs[k], false, row, rows.factor);
+  for (int k = 0; k < kPack<T>; ++k) grad.at[k] = Gradient<T>(xs[k], false, row);
   const int place = row.target - p * kPack<T>;
   if (place >= 0 && place < kPack<T>) {
 #pragma unroll
     for (int k = 0; k < kPack<T>; ++k) {
-      if (k == place) grad.at[k] = Gradient<T>(xs[k], true, row, rows.factor);
+      if (k == place) grad.at[k] = Gradient<T>(xs[k], true, row);
     }
   }
   T* const to = rows.grad + blockIdx.x * rows.grad_stride + static_cast<int64_t>(p) * kPack<T>;
@@ -187,7 +200,7 @@ __device__ void WriteGradientByElements(const Rows<T>& rows, const RowStatistics
 #pragma unroll
     for (int k = 0; k < kElementsInFlight; ++k) {
       const int i = first + k * kRowThreads;
-      if (i < rows.columns) grad[i] = Gradient<T>(Widen<float>(loaded[k]), i == row.target, row, rows.factor);
+      if (i < rows.columns) grad[i] = Gradient<T>(Widen<float>(loaded[k]), i == row.target, row);
     }
   }
 }
@@ -260,7 +273,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) Visit(Rows<T> rows, Losses los
   if (threadIdx.x == 0) WriteLoss(rows, losses, maximum, sum, target_logit);
   if (rows.grad == nullptr) return;
 
-  const RowStatistics statistics = {maximum, 1 / sum, target};
+  const RowStatistics statistics = {maximum, 1 / sum, target, rows.factor.Get()};
   if constexpr (kKept) {
     for (int p = static_cast<int>(threadIdx.x); p * kPack<T> < rows.columns; p += kRowThreads) {
       const RowPack<T> pack = kept[p];  // one wide load
@@ -275,7 +288,8 @@ __global__ void __launch_bounds__(kRowThreads, 2) Visit(Rows<T> rows, Losses los
 template <bool kAligned, typename T>
 __global__ void __launch_bounds__(kRowThreads, 2) Backward(Rows<T> rows) {
   const int64_t row = blockIdx.x;
-  WriteRowGradient<kAligned>(rows, {rows.statistics[2 * row], rows.statistics[2 * row + 1], rows.targets[row]});
+  WriteRowGradient<kAligned>(
+      rows, {rows.statistics[2 * row], rows.statistics[2 * row + 1], rows.targets[row], rows.factor.Get()});
 }
 
 __global__ void MeanLoss(const double* row_losses, int64_t rows, float* loss) {
@@ -294,14 +308,24 @@ Rows<T> RowsOf(const Tensor& logits, const Tensor& targets, const Tensor& statis
           statistics.data_as<float>(),
           nullptr,
           0,
-          0};
+          {}};
+}
+
+GradFactor FactorOf(float scale, const Tensor& grad) {
+  return {.of_host = scale / static_cast<float>(grad.shape().dim(0))};
+}
+
+GradFactor FactorOf(const DeviceScale& scale, const Tensor& grad) {
+  return {.scale = scale.scale.data_as<const float>(),
+          .divisor = scale.divisor,
+          .rows = static_cast<float>(grad.shape().dim(0))};
 }
 
 template <typename T>
-void SetGradient(Rows<T>& rows, const Tensor& grad, float scale) {
+void SetGradient(Rows<T>& rows, const Tensor& grad, const GradFactor& factor) {
   rows.grad = grad.data_as<T>();
   rows.grad_stride = grad.row_stride();
-  rows.factor = scale / static_cast<float>(grad.shape().dim(0));
+  rows.factor = factor;
 }
 
 template <typename T>
@@ -354,22 +378,34 @@ void CudaCrossEntropyBackward(const Tensor& logits, const Tensor& targets, const
   WithActivationType(logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
     Rows<T> rows = RowsOf<T>(logits, targets, statistics);
-    SetGradient(rows, grad_logits, scale);
+    SetGradient(rows, grad_logits, FactorOf(scale, grad_logits));
     const auto blocks = static_cast<unsigned>(logits.shape().dim(0));
     const bool aligned = HasAlignedRows<T>(logits) && HasAlignedRows<T>(grad_logits);
     Launch(aligned ? Backward<true, T> : Backward<false, T>, blocks, kRowThreads, 0, stream, rows);
   });
 }
 
-void CudaCrossEntropyWithGradient(const CrossEntropyOperands& operands, float scale, CUstream_st* stream) {
+namespace {
+
+void VisitWithGradient(const CrossEntropyOperands& operands, const GradFactor& factor, CUstream_st* stream) {
   WithActivationType(operands.logits.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
     if (operands.logits.shape().dim(0) == 0) return;
     Rows<T> rows = RowsOf<T>(operands.logits, operands.targets, operands.statistics);
-    SetGradient(rows, operands.logits, scale);
+    SetGradient(rows, operands.logits, factor);
     LaunchVisit(operands, rows, stream);
   });
   LaunchMeanLoss(operands, stream);
+}
+
+}  // namespace
+
+void CudaCrossEntropyWithGradient(const CrossEntropyOperands& operands, float scale, CUstream_st* stream) {
+  VisitWithGradient(operands, FactorOf(scale, operands.logits), stream);
+}
+
+void CudaCrossEntropyWithGradient(const CrossEntropyOperands& operands, const DeviceScale& scale, CUstream_st* stream) {
+  VisitWithGradient(operands, FactorOf(scale, operands.logits), stream);
 }
 
 }  // namespace fsdp

@@ -14,6 +14,7 @@ struct CUstream_st;
 namespace fsdp {
 
 struct KernelRefusal;
+struct DeviceScale;
 
 // Operands of forward: logits [N, V], targets int32 [N], loss float32 [1], statistics float32 [N, 2], and room for a
 // loss of each row. A target that is not a class is written to `refusal`; the loss is then NaN.
@@ -31,6 +32,9 @@ void CudaCrossEntropyBackward(const Tensor& logits, const Tensor& targets, const
 
 // Both, into the logits, with the same bits as one after the other.
 void CudaCrossEntropyWithGradient(const CrossEntropyOperands& operands, float scale, CUstream_st* stream);
+
+// The same by a scale in device memory.
+void CudaCrossEntropyWithGradient(const CrossEntropyOperands& operands, const DeviceScale& scale, CUstream_st* stream);
 
 }  // namespace fsdp
 

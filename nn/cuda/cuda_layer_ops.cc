@@ -34,6 +34,7 @@
 #include "fsdp/nn/cuda/cuda_online_attention.h"
 #include "fsdp/nn/cuda/cuda_rotation.h"
 #include "fsdp/nn/cuda/cuda_rows.h"
+#include "fsdp/nn/ops/device_scaled_loss.h"
 #include "fsdp/nn/ops/layer_ops.h"
 
 namespace fsdp {
@@ -50,15 +51,16 @@ void IssueNormBackward(const char* kernel, const CudaNormBackwardOperands& o, co
 }
 
 // Puts `launch(operands, stream)` on the stream, with memory for the losses of the rows and a place to report a target
-// that is not a class.
+// that is not a class. `scale` is an operand too, if defined.
 template <typename F>
-void IssueCrossEntropy(const char* kernel, CrossEntropyOperands operands, Stream& stream, F launch) {
+void IssueCrossEntropy(const char* kernel, CrossEntropyOperands operands, Stream& stream, F launch,
+                       const Tensor& scale = Tensor()) {
   absl::StatusOr<std::shared_ptr<KernelFailure>> failure = CudaStream::Of(stream).kernel_failure();
   if (!failure.ok()) return FailStream(stream, failure.status());
   // The stream checks this record when it next waits for the GPU.
   operands.refusal = (*failure)->refusal();
   IssueWithWorkspace(kernel, operands.targets.numel() * static_cast<int64_t>(sizeof(double)),
-                     {&operands.logits, &operands.targets, &operands.loss, &operands.statistics}, stream,
+                     {&operands.logits, &operands.targets, &operands.loss, &operands.statistics, &scale}, stream,
                      [operands, failure = *failure, launch](std::byte* memory, CUstream_st* s) {
                        CrossEntropyOperands with_memory = operands;
                        with_memory.row_losses = AsDoubles(memory);
@@ -91,7 +93,7 @@ bool HasKernels(const CrossAttentionShape& shape, Stream& stream) {
 // Attention has kernels up to kMaxCudaHeadDim, and fails the stream with kUnimplemented beyond. A stream of another
 // device is a bug and aborts. If the device has no room for the stream's workspace, the stream fails with
 // kResourceExhausted.
-class CudaLayerOps final : public LayerOps {
+class CudaLayerOps final : public LayerOps, public DeviceScaledLoss {
  public:
   // On the GPU of number `ordinal`. Cheap: cuBLASLt is opened by the first product, and cuDNN by the first attention
   // that may use it.
@@ -105,6 +107,16 @@ class CudaLayerOps final : public LayerOps {
 
   std::string AttentionKernels(const AttentionShape& shape, DType dtype) const override {
     return fused_attention_->Describe(shape, dtype, ordinal_);
+  }
+
+  void CrossEntropyWithScaledGradient(const Tensor& logits, const Tensor& targets, const DeviceScale& scale,
+                                      const Tensor& loss, const Tensor& statistics, Stream& stream) const override {
+    IssueCrossEntropy(
+        "cross entropy with gradient", {logits, targets, loss, statistics}, stream,
+        [scale](const CrossEntropyOperands& operands, CUstream_st* s) {
+          CudaCrossEntropyWithGradient(operands, scale, s);
+        },
+        scale.scale);
   }
 
  private:

@@ -13,8 +13,8 @@ from gpu_programs import HERE, TAIL, Background, find_toolkit_program, run
 
 # The tests of the kernels and of the paths of a step, ordered by how much a failure would invalidate the numbers.
 STEP_TESTS = ["cuda_attention_test", "cuda_fused_attention_gpu_test", "cuda_layer_ops_test", "cuda_head_test",
-              "cuda_optimizer_extras_test", "graph_training_test", "step_graph_test", "gpu_training_test", "ops_test",
-              "cuda_graph_test", "cuda_optimizer_test"]
+              "cuda_optimizer_extras_test", "graph_training_test", "step_graph_test", "device_grad_scaler_test",
+              "gpu_training_test", "ops_test", "cuda_graph_test", "cuda_optimizer_test"]
 LOSS_STEPS = 20
 
 
