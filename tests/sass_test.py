@@ -33,23 +33,26 @@ class Rule:
     local_memory: bool = False    # may spill, or index arrays in memory
 
 
+# A type of 16 bits, in a name.
+H = r"(?:__nv_bfloat16|__half)"
+
 RULES = [
-    Rule("cuda_elementwise", r"Map<8, __nv_bfloat16, ", loads_in_flight=2, wide_stores=2, max_registers=64),
-    Rule("cuda_norm", r"NormRegisters<.*__nv_bfloat16>", loads_in_flight=4, max_registers=64),
-    Rule("cuda_norm_backward", r"BackwardRegisters<.*__nv_bfloat16>", loads_in_flight=8, max_registers=128),
-    Rule("cuda_column_sums", r"SumRuns<8, __nv_bfloat16>", loads_in_flight=8, max_registers=64),
-    Rule("cuda_cross_entropy", r"Visit<true, .*__nv_bfloat16>", calls=True, loads_in_flight=4, max_registers=64),
-    Rule("cuda_attention", r"Forward<.*<64, 1>, __nv_bfloat16>", calls=True, needs=("HMMA", "LDSM"), max_registers=128),
-    Rule("cuda_online_attention", r"Forward<__nv_bfloat16, 64>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS")),
+    Rule("cuda_elementwise", rf"Map<8, {H}, ", loads_in_flight=2, wide_stores=2, max_registers=64),
+    Rule("cuda_norm", rf"NormRegisters<.*{H}>", loads_in_flight=4, max_registers=64),
+    Rule("cuda_norm_backward", rf"BackwardRegisters<.*{H}>", loads_in_flight=8, max_registers=128),
+    Rule("cuda_column_sums", rf"SumRuns<8, {H}>", loads_in_flight=8, max_registers=64),
+    Rule("cuda_cross_entropy", rf"Visit<true, .*{H}>", calls=True, loads_in_flight=4, max_registers=64),
+    Rule("cuda_attention", rf"Forward<.*<64, 1>, {H}>", calls=True, needs=("HMMA", "LDSM"), max_registers=128),
+    Rule("cuda_online_attention", rf"Forward<{H}, 64>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS")),
     # A few registers kept over the loop spill, none within a product.
-    Rule("cuda_online_attention", r"Forward<__nv_bfloat16, 128>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS"),
+    Rule("cuda_online_attention", rf"Forward<{H}, 128>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS"),
          local_memory=True),
-    Rule("cuda_online_attention_backward", r"Grad(Queries|Keys)<__nv_bfloat16, 64>", wide_stores=1,
+    Rule("cuda_online_attention_backward", rf"Grad(Queries|Keys)<{H}, 64>", wide_stores=1,
          needs=("HMMA", "LDSM", "LDGSTS"), max_registers=168),
-    Rule("cuda_online_attention_backward", r"Grad(Queries|Keys)<__nv_bfloat16, 128>", wide_stores=1,
+    Rule("cuda_online_attention_backward", rf"Grad(Queries|Keys)<{H}, 128>", wide_stores=1,
          needs=("HMMA", "LDSM", "LDGSTS")),
     # It divides as IEEE requires.
-    Rule("cuda_update_kernels", r"AdamWSlice<__nv_bfloat16>", calls=True, loads_in_flight=2, max_registers=64),
+    Rule("cuda_update_kernels", rf"AdamWSlice<{H}>", calls=True, loads_in_flight=2, max_registers=64),
 ]
 
 
@@ -157,8 +160,10 @@ class SassTest(unittest.TestCase):
         cubins = {pathlib.Path(path).stem: kernels_of(nvdisasm, pathlib.Path(path)) for path in CUBINS}
         for rule in RULES:
             matched = [kernel for kernel in cubins[rule.cubin] if re.search(rule.pattern, kernel.name)]
-            self.assertTrue(matched, f"{rule.cubin} has no kernel {rule.pattern}; it has "
-                                     f"{[kernel.name[:80] for kernel in cubins[rule.cubin]]}")
+            for dtype in ("__nv_bfloat16", "__half"):
+                self.assertTrue(any(dtype in kernel.name for kernel in matched),
+                                f"{rule.cubin} has no kernel {rule.pattern} of {dtype}; it has "
+                                f"{[kernel.name[:80] for kernel in cubins[rule.cubin]]}")
             for kernel in matched:
                 with self.subTest(kernel=kernel.name):
                     self.assertEqual(faults_of(kernel, rule), [])
