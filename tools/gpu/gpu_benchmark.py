@@ -118,7 +118,9 @@ def training(session):
              for name, flags, environment in session.attentions()]
     work += [ours(session, gpt2, 32, GRAPH, graph), peer(session, gpt2, 32, "whole", 45),
              ours(session, gpt2, 64, OURS, eager), peer(session, gpt2, 64, "reduce-overhead", 50),
-             peer(session, gpt2, 64, "compiled", 45), peer(session, gpt2, 32, "reduce-overhead", 50)]
+             peer(session, gpt2, 64, "compiled", 45), peer(session, gpt2, 32, "reduce-overhead", 50),
+             peer(session, gpt2, 64, "padded", 45), peer(session, gpt2, 32, "compiled", 45),
+             peer(session, gpt2, 32, "padded", 45), ours(session, gpt2, 32, OURS, eager)]
     return work
 
 

@@ -64,6 +64,9 @@ class GpuCheckTest(unittest.TestCase):
         for name in (name for name in rows if "torch" in name):
             self.assertEqual(rows[name]["status"], 0, output)
             self.assertEqual("skipped" in rows[name], not HAS_TORCH, output)
+        for count in (8, 32, 64):
+            kinds = {name.split("torch, ")[1] for name in rows if name.startswith(f"gpt2-124m, {count} rows: torch")}
+            self.assertEqual(kinds, {"compiled", "padded", "whole", "reduce-overhead"}, count)
         if not HAS_TORCH:
             print("SKIPPED: PyTorch's side of gpu_check.py; this python3 has no torch")
         self.assertEqual(status, 3, output)  # compute-sanitizer needs a GPU
