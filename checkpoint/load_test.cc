@@ -189,5 +189,27 @@ TEST(LoadNeverSteppedTest, AParameterOfWhichTheOptimizerHasNoStateIsNamedAndNoEr
   EXPECT_THAT(LoadCheckpoint(save({a, state_of_a}), wanted), StatusIs(absl::StatusCode::kNotFound, HasSubstr("b")));
 }
 
+TEST(LoadNeverSteppedTest, AnOptimizerThatWasSavedBeforeItsFirstStepHasNoStateAndIsNoError) {
+  const TestTensor a = {StateKey::Model("a"), DType::kFloat32, {3}};
+  const TestTensor state_of_a = {StateKey::OptimState("a", "exp_avg"), DType::kFloat32, {3}};
+  const std::string root = NewTestDirectory();
+  const auto save = [&](int64_t step) {
+    StateDict state = FullState({a});
+    state.aliases.clear();  // they name tensors that are not here
+    state.Set(StateKey::ParamGroups(), std::string(R"([{"lr":0.5,"params":["a"]}])"));
+    EXPECT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+      return SaveCheckpoint(state, root, step, *group).status();
+    }));
+    return absl::StrCat(root, "/step-0000000", step);
+  };
+  StateDict wanted = WantedState({a, state_of_a}, 1, 0);
+  std::vector<std::string> missing;
+  EXPECT_OK(LoadCheckpoint(save(0), wanted, {.missing = &missing}));
+  EXPECT_THAT(missing, ElementsAre("optim/state/a/exp_avg"));
+  // Of a later step, it is an optimizer without such a state: SGD's, for AdamW.
+  EXPECT_THAT(LoadCheckpoint(save(5), wanted),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("optim/state/a/exp_avg")));
+}
+
 }  // namespace
 }  // namespace fsdp

@@ -343,6 +343,28 @@ TEST_P(EveryOptimizerTest, IsRestoredFromACheckpointOfEveryFormOnAnotherNumberOf
   }
 }
 
+// An optimizer without a step has no state: its groups say that it is there.
+TEST_P(EveryOptimizerTest, IsRestoredFromACheckpointThatWasSavedBeforeItsFirstStep) {
+  const std::string root = absl::StrCat(testing::TempDir(), "/before_a_step_", GetParam().name);
+  StateCollector saved, loaded;
+  ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+    FSDP_ASSIGN_OR_RETURN(Training fresh, Training::Make(GetParam(), group, BlockOptions()));
+    FSDP_ASSIGN_OR_RETURN(const StateDict whole, fresh.State());
+    if (group->rank() == 0) saved.Add(whole);
+    FSDP_RETURN_IF_ERROR(SaveCheckpoint(whole, root, 0, *group).status());
+    FSDP_ASSIGN_OR_RETURN(Training trained, Trained(GetParam(), group));
+    Optimizer* const only[] = {trained.optimizer.get()};
+    FSDP_RETURN_IF_ERROR(
+        trained.made.model->Restore(only, [&](StateDict& wanted) { return LoadCheckpoint(root, wanted, *group); })
+            .status());
+    for (size_t i = 0; i < trained.optimizer->parameters().size(); ++i) EXPECT_EQ(trained.optimizer->step_count(i), 0);
+    FSDP_ASSIGN_OR_RETURN(const StateDict again, trained.State());
+    if (group->rank() == 0) loaded.Add(again);
+    return absl::OkStatus();
+  }));
+  ExpectSame(saved, loaded);
+}
+
 // A checkpoint with such a state, as Restore reads it.
 TEST_P(EveryOptimizerTest, IsRestoredFromACheckpointWithoutStepsIfPyTorchsHasNone) {
   const std::string root = absl::StrCat(testing::TempDir(), "/without_steps_", GetParam().name);

@@ -61,6 +61,9 @@ class LoadPlan {
     for (const auto& [key, value] : source.contents().entries()) {
       if (key.section == StateKey::Section::kOptimState) stepped_.insert(key.fqn);
     }
+    // Before its first step an optimizer has groups and no state.
+    const bool is_of_the_start = source.step() == 0 && source.contents().FindText(StateKey::ParamGroups()) != nullptr;
+    has_optimizer_ = is_of_the_start || !stepped_.empty();
   }
 
   absl::Status Add(const StateKey& key, const StateValue& value) {
@@ -82,10 +85,10 @@ class LoadPlan {
   const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
 
  private:
-  // True for optimizer state of a parameter that never had a gradient: the optimizer has stepped and stores no state
-  // for the parameter.
+  // True for optimizer state of a parameter that never had a gradient: the optimizer is there and stores no state for
+  // the parameter.
   bool NeverStepped(const StateKey& key) const {
-    if (key.section != StateKey::Section::kOptimState || stepped_.empty()) return false;
+    if (key.section != StateKey::Section::kOptimState || !has_optimizer_) return false;
     const std::optional<StateKey> stored = source_.contents().Resolve(StateKey::Model(key.fqn), wanted_.aliases);
     return stored.has_value() && stepped_.count(stored->fqn) == 0 && stepped_.count(key.fqn) == 0;
   }
@@ -120,6 +123,7 @@ class LoadPlan {
   std::vector<TensorRead> reads_;
   std::vector<std::pair<StateKey, std::string>> texts_;
   std::set<std::string> stepped_;  // parameters with optimizer state in the source
+  bool has_optimizer_ = false;     // in the source
   std::vector<std::string> missing_, never_stepped_;
 };
 

@@ -23,8 +23,8 @@ struct LoadOptions {
   bool verify = true;
 
   // True: a tensor of `wanted` that the checkpoint lacks is an error. False: it is left unchanged and named in
-  // `missing`. A parameter that never had a gradient has no optimizer state in a checkpoint whose optimizer has
-  // stepped: its state in `wanted` is left unchanged and named in either case.
+  // `missing`. A parameter that never had a gradient has no optimizer state in a checkpoint whose optimizer has stepped
+  // or, with param_groups, is of step 0: its state in `wanted` is left unchanged and named in either case.
   bool strict = true;
   std::vector<std::string>* missing = nullptr;  // may be null
 
