@@ -42,6 +42,14 @@ bool HasKey(const TorchNode& node, const char* key) {
   return node.kind() == Kind::kValue && node.value().is_object() && node.value().contains(key);
 }
 
+// A dict without a tensor, such as the flattened optimizer of SGD without momentum, is a value.
+template <typename Use>
+void ForEachName(const TorchNode& node, const Use& use) {
+  for (const auto& [name, member] : node.members()) use(name);
+  if (node.kind() != Kind::kValue) return;
+  for (const auto& [name, member] : node.value().items()) use(name);
+}
+
 size_t SizeOfDict(const TorchNode& node) { return node.is_branch() ? node.members().size() : node.value().size(); }
 
 // True for the state of parameters without their groups: {"a.weight": {"exp_avg": a tensor}}.
@@ -84,16 +92,15 @@ void OptimizerMembers::FindNested(const TorchNode& node) {
 
 // A module may be named "state", so state counts only if its parameter has options, or a moment.
 void OptimizerMembers::FindFlattened(const TorchNode& node) {
-  for (const auto& [name, member] : node.members()) {
+  ForEachName(node, [&](const std::string& name) {
     const FlattenedName split = SplitFlattened(name);
-    if (split.parameter.empty() || (split.is_state && !IsMomentName(split.member))) continue;
+    if (split.parameter.empty() || (split.is_state && !IsMomentName(split.member))) return;
     if (a_parameter_.empty()) a_parameter_ = std::string(split.parameter);
     parameters_.emplace(split.parameter);
-  }
+  });
   if (parameters_.empty()) return;
   form_ = Form::kFlattened;
-  have_others_ = !std::all_of(node.members().begin(), node.members().end(),
-                              [&](const TorchNode::Member& member) { return Has(member.first); });
+  ForEachName(node, [&](const std::string& name) { have_others_ = have_others_ || !Has(name); });
 }
 
 bool OptimizerMembers::Has(const std::string& name) const {

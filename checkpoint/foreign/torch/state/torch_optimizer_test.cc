@@ -129,6 +129,18 @@ TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
   EXPECT_EQ(groups, R"([{"lr":0.5,"params":["a.weight","b"]},{"lr":0.25,"params":["c"]}])");
 }
 
+// A dict without a tensor is one value: SGD's, without momentum.
+TEST(TorchOptimizerTest, FlattenedOptionsWithoutStateAreAnOptimizer) {
+  const TorchNode flat = TorchNode::Value(PythonJson::parse(R"({"param_groups.a.weight.lr":0.5})"));
+  ASSERT_TRUE(IsTorchOptimizer(flat));
+  EXPECT_FALSE(IsTorchOptimizer(TorchNode::Value(PythonJson::parse(R"({"param_groups":0.5,"state.a.lr":1})"))));
+  const auto sink = [](const StateKey&, const TorchOptimizerState&) { return absl::OkStatus(); };
+  ASSERT_OK_AND_ASSIGN(TorchNode node, NestedOptimizer(flat, std::vector<TorchLeafType>(), nullptr));
+  ASSERT_OK_AND_ASSIGN(const std::string groups,
+                       ReadTorchOptimizer(node, std::vector<TorchLeafType>(), StateDict(), {}, {}, sink));
+  EXPECT_EQ(groups, R"([{"lr":0.5,"params":["a.weight"]}])");
+}
+
 // The state of "0" has no dimensions, unlike the state of "1", so it is "scale" and not the frozen "c". "eta" is a
 // number for both.
 TEST(TorchOptimizerTest, AParameterWithoutDimensionsIsRecognisedByItsState) {
