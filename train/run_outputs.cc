@@ -62,8 +62,8 @@ absl::Status CheckExport(const TrainOptions& options, const InputPaths& inputs) 
   FSDP_RETURN_IF_ERROR(check(directory, {.kind = model_file.empty() ? OutputKind::kDirectory : OutputKind::kFile,
                                          .root = options.checkpoint_dir}));
   // A former export in the same form is replaced, not an obstacle.
-  const bool is_replaced =
-      model_file.empty() ? driver.IsCheckpointDirectory(directory) : HasEntry(directory, model_file);
+  FSDP_ASSIGN_OR_RETURN(const bool is_replaced,
+                        model_file.empty() ? driver.IsCheckpointDirectory(directory) : HasEntry(directory, model_file));
   const OutputOptions member = {.own_directory = is_replaced ? directory : "", .root = options.checkpoint_dir};
   FSDP_RETURN_IF_ERROR(check(JoinPath(directory, kModelConfigName), member));
   return model_file.empty() ? absl::OkStatus() : check(JoinPath(directory, model_file), member);

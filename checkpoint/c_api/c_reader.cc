@@ -31,6 +31,7 @@ struct fsdp_reader {
 
   std::unique_ptr<fsdp::TensorSource> source;
   std::string path;
+  std::vector<std::string> skipped;  // newer steps of a ROOT
   std::string format;
   std::vector<Tensor> tensors;
   std::vector<std::pair<std::string, std::string>> texts;
@@ -83,7 +84,7 @@ absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_o
   auto reader = std::make_unique<fsdp_reader>();
   // Strings that the C functions return must live as long as the reader, so all names are copied into it here.
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, FindFormat(path));
-  FSDP_ASSIGN_OR_RETURN(reader->path, driver->Resolve(path));
+  FSDP_ASSIGN_OR_RETURN(reader->path, driver->Resolve(path, &reader->skipped));
   TensorSourceOptions source = {
       .verify = options.no_verify == 0, .model_only = options.model_only != 0, .skip_links = options.skip_links != 0};
   FSDP_ASSIGN_OR_RETURN(source.map, RolesOf(options.map));
@@ -106,9 +107,10 @@ absl::StatusOr<std::unique_ptr<fsdp_reader>> Open(const char* path, const fsdp_o
   return reader;
 }
 
-std::string Notes(const TensorSource& source) {
+std::string Notes(const fsdp_reader& reader) {
+  const TensorSource& source = *reader.source;
   const SourceLayout& layout = source.layout();
-  std::vector<std::string> notes;
+  std::vector<std::string> notes = reader.skipped;
   if (!layout.text.empty()) notes.push_back(layout.text);
   notes.insert(notes.end(), layout.notes.begin(), layout.notes.end());
   for (const std::string& name : source.left_out()) notes.push_back(absl::StrCat("left out: ", name));
@@ -209,7 +211,7 @@ int32_t fsdp_reader_notes(const fsdp_reader* reader, char** notes) {
   return fsdp::Guard([&]() -> absl::Status {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(reader, "reader"));
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(notes, "notes"));
-    return fsdp::GiveString(fsdp::Notes(*reader->source), notes);
+    return fsdp::GiveString(fsdp::Notes(*reader), notes);
   });
 }
 

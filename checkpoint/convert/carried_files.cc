@@ -57,7 +57,10 @@ CarriedFiles FindCarriedFiles(const std::string& source, const std::optional<DTy
     const std::string name = it->path().filename();
     std::error_code ignored;
     if (absl::EndsWith(name, ".py")) code.insert(name);
-    if (!IsCarriedName(name) || !it->is_regular_file(ignored)) continue;
+    if (!IsCarriedName(name)) continue;
+    const absl::StatusOr<fs::file_type> type = TypeOfTarget(it->path());
+    if (!type.ok()) problems[name] = std::string(type.status().message());
+    if (!type.ok() || *type != fs::file_type::regular) continue;
     if (it->is_symlink(ignored) && !StaysInside(it->path(), source)) {
       problems[name] = "it is a link that leads out of the directory";
     } else if (it->file_size(ignored) > kMaxBytes) {

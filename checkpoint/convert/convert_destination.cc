@@ -35,24 +35,32 @@ bool IsReadFileName(const std::string& name) {
                      [&](const Format& format) { return format.driver->ReadsFileName(name); });
 }
 
-bool IsCheckpointDirectory(const std::string& path) {
-  return std::any_of(Formats().begin(), Formats().end(),
-                     [&](const Format& format) { return format.driver->IsCheckpointDirectory(path); });
+absl::StatusOr<bool> IsCheckpointDirectory(const std::string& path) {
+  for (const Format& format : Formats()) {
+    FSDP_ASSIGN_OR_RETURN(const bool is_one, format.driver->IsCheckpointDirectory(path));
+    if (is_one) return true;
+  }
+  return false;
 }
 
 constexpr int kMostDepth = 3;  // of directories: TAG/zero/NAME
 
 absl::Status CheckHoldsCheckpointFilesOnly(const std::string& path, const std::map<std::string, std::string>& replaced,
                                            int depth = 0) {
-  const bool is_part = depth > 0 && IsCheckpointDirectory(path);
+  absl::StatusOr<bool> is_part = false;
+  if (depth > 0) is_part = IsCheckpointDirectory(path);
+  FSDP_RETURN_IF_ERROR(is_part.status());
   std::error_code error;
   for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
     const std::string name = it->path().filename();
     const bool is_file = it->is_regular_file(error);
     if (is_file && (replaced.count(name) != 0 || IsCheckpointFileName(name))) continue;
-    if (is_file && is_part && IsReadFileName(name)) continue;
+    if (is_file && *is_part && IsReadFileName(name)) continue;
     const bool is_directory = depth < kMostDepth && !it->is_symlink(error) && it->is_directory(error);
-    if (is_directory && (depth == 0 ? IsCheckpointFileName(name) : IsCheckpointDirectory(it->path()))) {
+    absl::StatusOr<bool> is_of_one = depth == 0 && IsCheckpointFileName(name);
+    if (is_directory && depth > 0) is_of_one = IsCheckpointDirectory(it->path());
+    FSDP_RETURN_IF_ERROR(is_of_one.status());
+    if (is_directory && *is_of_one) {
       FSDP_RETURN_IF_ERROR(CheckHoldsCheckpointFilesOnly(it->path(), {}, depth + 1));
       continue;
     }

@@ -280,7 +280,9 @@ const std::vector<KnownPath>& KnownFiles() {
                              "transformers' convert_llama_weights_to_hf.py, and give its directory");
        }},
       {"common.pt of Megatron-Core",
-       [](const Probe& probe) { return probe.name == "common.pt" && HasEntry(Directory(probe), ".metadata"); },
+       [](const Probe& probe) {
+         return probe.name == "common.pt" && HasEntry(Directory(probe), ".metadata").value_or(false);
+       },
        [](const Probe& probe) {
          return absl::StrCat("has what a checkpoint of Megatron-Core holds besides tensors: give the directory, ",
                              Inspect(Directory(probe)));

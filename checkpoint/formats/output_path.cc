@@ -67,14 +67,9 @@ absl::StatusOr<bool> IsProven(const absl::Status& proof) {
 
 // The format of which `directory` is a checkpoint; null if it is not a checkpoint.
 absl::StatusOr<const FormatDriver*> CheckpointIn(const std::string& directory) {
-  FSDP_ASSIGN_OR_RETURN(const bool is_ours, IsProven(CheckIsOurCheckpoint(PosixFileSystem(), directory)));
   for (const Format& format : Formats()) {
-    const FormatDriver& driver = *format.driver;
-    if (!(driver.traits().is_ours ? is_ours : driver.IsCheckpointDirectory(directory))) continue;
-    if (driver.traits().is_ours) return &driver;
-    // An entry of which nobody can tell counts as there: the failure of a disk must not be reported as a checkpoint.
-    FSDP_RETURN_IF_ERROR(PosixFileSystem().List(directory).status());
-    if (driver.IsCheckpointDirectory(directory)) return &driver;
+    FSDP_ASSIGN_OR_RETURN(const bool is_one, format.driver->IsCheckpointDirectory(directory));
+    if (is_one) return format.driver;
   }
   return nullptr;
 }

@@ -66,7 +66,8 @@ TEST_P(UnreadableOutputTest, AnOutputInACheckpointIsRefused) {
   Write("full", Hdf5Target());
   Write("sharded", Hdf5Target{.type = StateDictType::kSharded, .world_size = 2});
   fs::remove(root_ + "/sharded/manifest.json");  // known by its records
-  for (const char* name : {"full/x.pt", "full/deep/er/x.pt", "sharded/x.pt"}) ExpectRefused(name, {});
+  Write("dcp", DcpTarget());
+  for (const char* name : {"full/x.pt", "full/deep/er/x.pt", "sharded/x.pt", "dcp/x.pt"}) ExpectRefused(name, {});
 }
 
 TEST_P(UnreadableOutputTest, ACheckpointDirectoryIsNoRoot) {

@@ -4,8 +4,10 @@
 // names the cause. A file that cannot be looked at is not one that is not there: a directory is never taken for another
 // format, for less than it holds, or for no checkpoint.
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <memory>
 #include <string>
 #include <vector>
@@ -25,6 +27,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using testing::AnyOf;
+using testing::Contains;
 using testing::HasSubstr;
 using Kind = SystemCallFaults::Kind;
 
@@ -46,6 +49,22 @@ class UnreadableSourceTest : public testing::TestWithParam<int> {
   const std::string root_ = fs::canonical(NewTestDirectory());
 };
 
+// HuggingFaceStorageWriter's parts of two ranks: each has half of "a", and a tensor of its own.
+void WriteShards(const std::string& directory) {
+  fs::create_directories(directory);
+  for (const int rank : {0, 1}) {
+    const std::string header = absl::StrCat(
+        R"({"__metadata__":{"DCP_VERSION":"1.0","format":"pt","DCP_SHARDING_INFO":"{\"a\":{\"saved_offsets\":[)",
+        4 * rank, R"(]},\"b)", rank,
+        R"(\":{\"saved_offsets\":[0]}}"},"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},"b)", rank,
+        R"(":{"dtype":"U8","shape":[2],"data_offsets":[4,6]}})");
+    std::string length(8, '\0');
+    for (int i = 0; i < 8; ++i) length[i] = static_cast<char>(uint64_t{header.size()} >> (8 * i));
+    std::ofstream(absl::StrCat(directory, "/shard-0000", rank + 1, "-model-00001-of-00001.safetensors"))
+        << length << header << "123456";
+  }
+}
+
 TEST_P(UnreadableSourceTest, HasItsContentsOrAnErrorWithTheCause) {
   Write("full", Hdf5Target());
   Write("run/step-00000001", Hdf5Target{.type = StateDictType::kSharded, .world_size = 2});
@@ -58,8 +77,9 @@ TEST_P(UnreadableSourceTest, HasItsContentsOrAnErrorWithTheCause) {
   Write("deepspeed", DeepSpeedTarget());
   Write("megatron", MegatronTarget());
   Write("beside/pytorch_model.bin", TorchTarget());
+  WriteShards(root_ + "/shards");
   for (const char* name : {"full", "run", "one.safetensors", "hub", "model.pt", "dcp", "model.npz", "model.gguf",
-                           "deepspeed", "megatron", "beside"}) {
+                           "deepspeed", "megatron", "beside", "shards"}) {
     const std::string path = root_ + "/" + name;
     SystemCallFaults::Begin(Kind::kFail, 0, GetParam());
     const int64_t values = Open(path);
@@ -74,6 +94,23 @@ TEST_P(UnreadableSourceTest, HasItsContentsOrAnErrorWithTheCause) {
         EXPECT_THAT(found, AnyOf(values, -1));
       }
     }
+  }
+}
+
+TEST_P(UnreadableSourceTest, LacksItsStepOnlyWithTheCause) {
+  const std::string path = root_ + "/trained";
+  Write("trained/model.safetensors", SafetensorsTarget());
+  std::ofstream(path + "/trainer_state.json") << R"({"global_step": 7})";
+  SystemCallFaults::Begin(Kind::kFail, 0, GetParam());
+  ASSERT_OK_AND_ASSIGN(std::unique_ptr<TensorSource> whole, OpenTensorSource(path));
+  const int64_t calls = SystemCallFaults::End();
+  ASSERT_EQ(whole->step(), 7);
+  for (int64_t k = 1; k <= calls; ++k) {
+    SystemCallFaults::Begin(Kind::kFail, k, GetParam());
+    const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path);
+    SystemCallFaults::End();
+    if (!source.ok() || (*source)->step() == 7) continue;
+    EXPECT_THAT((*source)->layout().notes, Contains(HasSubstr(std::strerror(GetParam())))) << "call " << k;
   }
 }
 

@@ -54,8 +54,10 @@ class Driver final : public FormatDriver {
 
   bool OwnsFileName(const std::string& name) const override { return IsCheckpointFileName(name); }
 
-  bool IsCheckpointDirectory(const std::string& directory) const override {
-    return CheckIsOurCheckpoint(PosixFileSystem(), directory).ok();
+  absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
+    const absl::Status proof = CheckIsOurCheckpoint(PosixFileSystem(), directory);
+    if (proof.ok() || absl::IsFailedPrecondition(proof)) return proof.ok();
+    return proof;
   }
 };
 
@@ -74,16 +76,27 @@ class RootDriver final : public FormatDriver {
 
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (!probe.is_directory) return false;
-    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(probe.path));
+    std::vector<UnreadEntry> unread;
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(probe.path, &unread));
+    for (const UnreadEntry& entry : unread) {
+      // A directory of another user says nothing; an error of the disk may hide the only step.
+      if (steps.empty() && !absl::IsPermissionDenied(entry.status)) return entry.status;
+    }
     return !steps.empty();
   }
 
-  absl::StatusOr<std::string> Resolve(const std::string& path) const override { return LatestCheckpoint(path); }
+  absl::StatusOr<std::string> Resolve(const std::string& path, std::vector<std::string>* skipped) const override {
+    return LatestCheckpoint(path, skipped);
+  }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
                                                      const TensorSourceOptions& options) const override {
-    FSDP_ASSIGN_OR_RETURN(const std::string newest, Resolve(path));
-    return OpenNativeSource(newest, options);
+    std::vector<std::string> skipped;
+    FSDP_ASSIGN_OR_RETURN(const std::string newest, Resolve(path, &skipped));
+    for (std::string& sentence : skipped) {
+      absl::StrAppend(&sentence, "; ", SplitPath(newest).name, " is read in its place");
+    }
+    return OpenNativeSource(newest, options, /*files=*/nullptr, std::move(skipped));
   }
 };
 

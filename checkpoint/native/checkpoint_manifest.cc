@@ -25,7 +25,8 @@ absl::StatusOr<std::string> FindCheckpointFile(const std::string& directory) {
 
 // Only the manifest says which files belong to the checkpoint and what their bytes mean.
 absl::Status CheckManifestIsThere(const std::string& directory) {
-  if (HasEntry(directory, kManifestName)) return absl::OkStatus();
+  FSDP_ASSIGN_OR_RETURN(const bool is_there, HasEntry(directory, kManifestName));
+  if (is_there) return absl::OkStatus();
   FSDP_ASSIGN_OR_RETURN(const std::string name, FindCheckpointFile(directory));
   if (name.empty()) return absl::NotFoundError(absl::StrCat(kManifestName, " is missing in ", directory));
   return absl::DataLossError(absl::StrCat(kManifestName, " is missing in ", directory, ", which holds ", name));

@@ -131,6 +131,28 @@ TEST_F(LaggingViewTest, AStepThatWasRemovedElsewhereIsSkippedWithTheReason) {
               StatusIs(testing::_, HasSubstr("Stale file handle")));
 }
 
+TEST_F(LaggingViewTest, AnEntryThatMayBeANewerStepAndCannotBeReadIsNamed) {
+  EXPECT_OK(Save(root_, 4, {"", ""}, {.name = "best"}));
+  SystemCallFaults::Forget("best");
+  const auto names_it = AllOf(HasSubstr("best cannot be read here"), HasSubstr("Stale file handle"));
+  std::vector<std::string> skipped;
+  EXPECT_THAT(LatestCheckpoint(root_, &skipped), IsOkAndHolds(Path(3)));
+  EXPECT_THAT(skipped, ElementsAre(names_it));
+  EXPECT_OK(CheckHolds(root_, 3));
+  EXPECT_THAT(ListSteps(root_), StatusIs(testing::_, HasSubstr("Stale file handle")));
+  // Without another step, "there is no checkpoint" would be too much.
+  const std::string alone = NewTestDirectory();
+  SystemCallFaults::Show();
+  EXPECT_OK(Save(alone, 4, {"", ""}, {.name = "best"}));
+  SystemCallFaults::Forget("best");
+  const absl::Status none = LatestCheckpoint(alone).status();
+  EXPECT_THAT(std::string(none.message()), names_it);
+  EXPECT_FALSE(absl::IsNotFound(none)) << none;
+  EXPECT_THAT(CheckHolds(alone, 4), StatusIs(testing::_, HasSubstr("Stale file handle")));
+  SystemCallFaults::Show();
+  EXPECT_THAT(LatestCheckpoint(root_), IsOkAndHolds(root_ + "/best"));
+}
+
 TEST_F(LaggingViewTest, RetentionKeepsWhatItDoesNotSeeAndTheNewestThatItSees) {
   SystemCallFaults::Hide(StepName(3));
   EXPECT_OK(PruneCheckpoints(root_, 1));

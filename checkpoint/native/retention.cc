@@ -80,7 +80,9 @@ absl::Status AddLookalikes(const std::string& root, RetentionPlan& plan) {
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, PosixFileSystem().List(root));
   for (const std::string& name : names) {
     const bool is_hidden = absl::StrContains(name, ".tmp-") || absl::StrContains(name, ".deleted-");
-    FSDP_ASSIGN_OR_RETURN(const std::optional<int64_t> named, ReadNamedStep(PosixFileSystem(), root, name));
+    const absl::StatusOr<std::optional<int64_t>> read = ReadNamedStep(PosixFileSystem(), root, name);
+    if (!read.ok() && !absl::IsPermissionDenied(read.status())) return read.status();
+    const std::optional<int64_t> named = read.value_or(std::nullopt);
     if (absl::StartsWith(name, "step-") && !ParseStepName(name) && !IsSetAsideName(name) && !named) {
       plan.unproven.push_back({name, "its name is not the name of a step, step- and at least 8 digits"});
     } else if (absl::StartsWith(name, ".step-") && is_hidden && !StagedNameOf(name) && !DeletedNameOf(name)) {

@@ -15,6 +15,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
@@ -103,6 +104,24 @@ TEST_P(UnreadTest, ASearchFallsBackWithTheReasonAndNotForWantOfDescriptors) {
       EXPECT_FALSE(absl::StrContains(said, "does not verify")) << said;
       EXPECT_FALSE(newest.ok() && is_want) << said;
     }
+  });
+}
+
+// Whether an entry under a name of its own is a step, only its manifest says.
+TEST_P(UnreadTest, AnOlderStepUnderANameOfItsOwnIsNotTakenWithoutTheReason) {
+  const std::string root = NewTestDirectory();
+  for (const int64_t step : {1, 2}) {
+    EXPECT_OK(RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
+      const StateDict state = ShardedState({{StateKey::Model("wte.weight"), DType::kFloat32, {step}}}, 1, 0);
+      return SaveCheckpoint(state, root, step, *group, {.name = absl::StrCat("checkpoint-", step)}).status();
+    }));
+  }
+  AtEveryCall([&] {
+    std::vector<std::string> skipped;
+    const absl::StatusOr<std::string> newest = LatestCheckpoint(root, &skipped);
+    if (newest.ok() && *newest == root + "/checkpoint-2") return;
+    const std::string said = newest.ok() ? absl::StrJoin(skipped, "; ") : std::string(newest.status().message());
+    EXPECT_THAT(said, testing::AnyOf(HasSubstr(Cause()), HasSubstr(std::strerror(EIO)))) << newest.status();
   });
 }
 

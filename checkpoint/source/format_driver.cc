@@ -44,8 +44,8 @@ absl::StatusOr<PathProbe> ProbePath(const std::string& path) {
   return PathProbe{.path = path, .is_directory = false, .head = std::move(head)};
 }
 
-bool HasEntry(const std::string& directory, const std::string& name) {
-  return IsThere(JoinPath(directory, name)).value_or(true);
+absl::StatusOr<bool> HasEntry(const std::string& directory, const std::string& name) {
+  return IsThere(JoinPath(directory, name));
 }
 
 absl::StatusOr<SourceDescription> FormatDriver::Describe(const std::string& path,

@@ -44,9 +44,8 @@ inline constexpr int64_t kProbeBytes = 4096;
 // when the file cannot be read.
 absl::StatusOr<PathProbe> ProbePath(const std::string& path);
 
-// True if `directory` has an entry `name`, even a dangling link, or if that cannot be told: who opens it gets the
-// error.
-bool HasEntry(const std::string& directory, const std::string& name);
+// True if `directory` has an entry `name`, even a dangling link. An error of the disk if that cannot be told.
+absl::StatusOr<bool> HasEntry(const std::string& directory, const std::string& name);
 
 // One format. Drivers are constants of the program: stateless, thread-safe, never destroyed.
 class FormatDriver {
@@ -76,8 +75,11 @@ class FormatDriver {
                                                             const TensorSourceOptions& options) const;
 
   // The path that Open of a recognised `path` reads now: in a ROOT, its newest step that verifies, which reads all of
-  // it; otherwise `path`.
-  virtual absl::StatusOr<std::string> Resolve(const std::string& path) const { return path; }
+  // it; otherwise `path`. `skipped`, if not null, gets a sentence for each newer step that does not verify.
+  virtual absl::StatusOr<std::string> Resolve(const std::string& path,
+                                              std::vector<std::string>* /*skipped*/ = nullptr) const {
+    return path;
+  }
 
   // The place of every value in a recognised path; for a ROOT, in the step that `path` then denotes. The default opens
   // the source and describes it. A format overrides this if its metadata contains more, or makes opening every file
@@ -94,8 +96,9 @@ class FormatDriver {
 
   // True when all of `directory` is a checkpoint of this format, without room for files of other programs. Narrower
   // than Recognises, which also accepts a directory that has a model's file among others; common file names do not
-  // suffice. Cheap, without side effects.
-  virtual bool IsCheckpointDirectory(const std::string& /*directory*/) const { return false; }
+  // suffice. Cheap, without side effects. An error of the disk if that cannot be told: then nothing may be written
+  // there or replaced.
+  virtual absl::StatusOr<bool> IsCheckpointDirectory(const std::string& /*directory*/) const { return false; }
 
   // kInvalidArgument for options that its sources would ignore: TensorSourceOptions::map of a format without a layout,
   // keep_quantized of a format without quantized types.

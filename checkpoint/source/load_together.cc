@@ -26,18 +26,19 @@ absl::StatusOr<Opened> Open(const std::string& path, const TensorSourceOptions& 
 }
 
 // The name in `path` of the checkpoint that it denotes; "" for `path` itself.
-absl::StatusOr<std::string> NameInRoot(const std::string& path, FindDriver find) {
+absl::StatusOr<std::string> NameInRoot(const std::string& path, FindDriver find, std::vector<std::string>* skipped) {
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, find(path));
-  FSDP_ASSIGN_OR_RETURN(const std::string resolved, driver->Resolve(path));
+  FSDP_ASSIGN_OR_RETURN(const std::string resolved, driver->Resolve(path, skipped));
   return resolved == path ? "" : SplitPath(resolved).name;
 }
 
 }  // namespace
 
 // The name is sent and not the path: hosts may mount one directory at different places.
-absl::StatusOr<std::string> ResolveTogether(const std::string& path, ProcessGroup& group, FindDriver find) {
+absl::StatusOr<std::string> ResolveTogether(const std::string& path, ProcessGroup& group, FindDriver find,
+                                            std::vector<std::string>* skipped) {
   absl::StatusOr<std::string> name = "";
-  if (group.rank() == 0) name = NameInRoot(path, find);
+  if (group.rank() == 0) name = NameInRoot(path, find, skipped);
   FSDP_RETURN_IF_ERROR(AllReduceStatus(group, name.status()));
   FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, group.AllGatherObject(*name));
   return names[0].empty() ? path : JoinPath(path, names[0]);

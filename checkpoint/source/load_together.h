@@ -7,6 +7,7 @@
 #define FSDP_CHECKPOINT_SOURCE_LOAD_TOGETHER_H_
 
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -22,7 +23,8 @@ namespace fsdp {
 using FindDriver = absl::FunctionRef<absl::StatusOr<const FormatDriver*>(const std::string& path)>;
 
 // As ResolveCheckpoint and the collective LoadCheckpoint of checkpoint/checkpoint.h, for the formats of `find`.
-absl::StatusOr<std::string> ResolveTogether(const std::string& path, ProcessGroup& group, FindDriver find);
+absl::StatusOr<std::string> ResolveTogether(const std::string& path, ProcessGroup& group, FindDriver find,
+                                            std::vector<std::string>* skipped = nullptr);
 absl::Status LoadTogether(const std::string& path, StateDict& wanted, ProcessGroup& group, const LoadOptions& options,
                           FindDriver find);
 

@@ -15,8 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/json_view.h"
 #include "fsdp/checkpoint/storage/file_system.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -33,15 +35,17 @@ constexpr int64_t kMaxTrainerStateBytes = int64_t{64} << 20;
 
 // Hugging Face's Trainer writes it beside the weights; "global_step" counts optimizer steps.
 // The trainer_state.json next to `path`; empty without one.
-fs::path TrainerStateOf(const fs::path& path) {
-  std::error_code ignored;
+absl::StatusOr<fs::path> TrainerStateOf(const fs::path& path) {
   const fs::path parent = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();
   const std::string name = path.has_filename() ? path.filename() : path.parent_path().filename();
-  const bool is_directory = fs::is_directory(path, ignored);
-  if (is_directory && fs::is_regular_file(path / kTrainerState, ignored)) return path / kTrainerState;
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(path));
+  const bool is_directory = type == fs::file_type::directory;
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type inside, TypeOfTarget(path / kTrainerState));
+  if (is_directory && inside == fs::file_type::regular) return path / kTrainerState;
   const bool is_part = absl::StartsWith(name, "pytorch_model_fsdp") || absl::StartsWith(name, "optimizer");
-  if (is_directory && !is_part) return {};
-  return fs::is_regular_file(parent / kTrainerState, ignored) ? parent / kTrainerState : fs::path();
+  if (is_directory && !is_part) return fs::path();
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type beside, TypeOfTarget(parent / kTrainerState));
+  return beside == fs::file_type::regular ? parent / kTrainerState : fs::path();
 }
 
 // Python writes what JSON lacks: a loss that was NaN is in the log.
@@ -83,9 +87,10 @@ std::optional<int64_t> StepOfText(std::string_view text) {
 }
 
 TrainerState ReadTrainerState(const std::string& path) {
-  const fs::path file = TrainerStateOf(path);
-  if (file.empty()) return {};
-  absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), file, kMaxTrainerStateBytes);
+  const absl::StatusOr<fs::path> file = TrainerStateOf(path);
+  if (file.ok() && file->empty()) return {};
+  absl::StatusOr<std::string> text =
+      file.ok() ? ReadFile(PosixFileSystem(), *file, kMaxTrainerStateBytes) : file.status();
   const absl::StatusOr<JsonView> json = text.ok() ? ParseOfPython(*text) : text.status();
   if (!json.ok()) {
     const std::string reason(json.status().message());

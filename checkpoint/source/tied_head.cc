@@ -16,6 +16,7 @@
 #include "fsdp/checkpoint/source/json_view.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -63,9 +64,10 @@ std::string WhyTied(const JsonView& config) {
 TiedHead TiedHead::Of(const std::string& directory) {
   TiedHead head;
   const std::string path = JoinPath(directory, kConfigName);
-  std::error_code ignored;
-  if (!std::filesystem::is_regular_file(path, ignored)) return head;
-  const absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), path, kMaxConfigBytes);
+  const absl::StatusOr<std::filesystem::file_type> type = TypeOfTarget(path);
+  if (type.ok() && *type != std::filesystem::file_type::regular) return head;
+  const absl::StatusOr<std::string> text =
+      type.ok() ? ReadFile(PosixFileSystem(), path, kMaxConfigBytes) : type.status();
   const absl::StatusOr<JsonView> config = text.ok() ? JsonView::Parse(*text) : text.status();
   if (config.ok()) {
     head.why_ = WhyTied(*config);

@@ -11,27 +11,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
 
 namespace fs = std::filesystem;
 
-bool IsFile(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored);
+absl::StatusOr<bool> IsFile(const fs::path& path) {
+  FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(path));
+  return type == fs::file_type::regular;
 }
 
-// Accelerate's optimizer_0, a DCP directory, and DeepSpeed's global_step500.
+// Accelerate's optimizer_0, a DCP directory, and DeepSpeed's global_step500. Of one that cannot be looked into, a
+// person has to be told too.
 bool IsTrainingDirectory(const fs::path& path) {
-  return IsFile(path / ".metadata") || path.filename().string().rfind("global_step", 0) == 0;
+  return path.filename().string().rfind("global_step", 0) == 0 || IsFile(path / ".metadata").value_or(true);
 }
 
 }  // namespace
 
-bool IsAdapter(const std::string& directory, std::string_view weights) {
-  return IsFile(fs::path(directory) / kAdapterConfigName) && IsFile(fs::path(directory) / weights);
+absl::StatusOr<bool> IsAdapter(const std::string& directory, std::string_view weights) {
+  FSDP_ASSIGN_OR_RETURN(const bool has_config, IsFile(fs::path(directory) / kAdapterConfigName));
+  return has_config ? IsFile(fs::path(directory) / weights) : false;
 }
 
 bool IsAdapterFile(const std::string& path) {

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 namespace fsdp {
 
 // True for .safetensors, .pt, .pth, .bin, .ckpt, .npz, .h5, .hdf5, .keras, .msgpack and .onnx.
@@ -25,7 +27,7 @@ std::vector<std::string> WeightsBeside(const std::string& directory, const std::
 // PEFT's adapters: the changes of some tensors of a model, which they do not hold. IsAdapter: `directory` has PEFT's
 // config and the file `weights`; IsAdapterFile: that file's name is one of PEFT's.
 inline constexpr char kAdapterConfigName[] = "adapter_config.json";
-bool IsAdapter(const std::string& directory, std::string_view weights);
+absl::StatusOr<bool> IsAdapter(const std::string& directory, std::string_view weights);
 bool IsAdapterFile(const std::string& path);
 
 // "a, b, c, d and 3 more", for messages: at most four of `names`, printable.

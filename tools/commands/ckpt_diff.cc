@@ -71,6 +71,7 @@ Json JsonOf(const TensorSource& source, const std::string& path) {
   json["step"] = source.step() < 0 ? Json() : Json(source.step());
   json["world_size"] = source.world_size();
   json["left_out"] = source.left_out();
+  if (source.is_ours() && !source.layout().notes.empty()) json["skipped"] = source.layout().notes;
   return json;
 }
 
@@ -248,6 +249,9 @@ void PrintText(const Comparison& comparison, const DiffOptions& options) {
   Print("A: %s\nB: %s\n", Headline(*comparison.sources[0], comparison.paths[0]),
         Headline(*comparison.sources[1], comparison.paths[1]));
   for (int i = 0; i < 2; ++i) {
+    // Of a ROOT: the steps that were skipped.
+    const std::vector<std::string>& notes = comparison.sources[i]->layout().notes;
+    if (comparison.sources[i]->is_ours()) PrintFirst(absl::StrFormat("skipped in %c: ", "AB"[i]), notes, notes.size());
     for (const std::string& left_out : comparison.sources[i]->left_out()) {
       Print("left out of %c: %s\n", "AB"[i], left_out);
     }

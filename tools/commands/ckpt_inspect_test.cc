@@ -71,6 +71,21 @@ TEST_F(CkptInspectTest, OfARootTheNewestStepIsShownWithoutReadingItsValues) {
                     HasSubstr("skipped: step-00000002 does not verify")));
 }
 
+// Regression: convert and diff took an older step without a word.
+TEST_F(CkptInspectTest, AnOlderStepOfARootIsReadWithTheReason) {
+  SaveSteps();
+  std::ofstream(Path("root/step-00000002/rank-00000-of-00002.h5")) << "";
+  const std::string reason = "step-00000002 does not verify: rank-00000-of-00002.h5";
+  const auto has_reason = AllOf(HasSubstr(reason), HasSubstr("; step-00000001 is read in its place"));
+  EXPECT_THAT(MustCkpt({"convert", Path("root"), Path("a.pt")}), AllOf(HasSubstr("note: " + reason), has_reason));
+  const Json converted = Json::parse(MustCkpt({"convert", Path("root"), Path("b.pt"), "--json"}));
+  EXPECT_THAT(converted["notes"].dump(), has_reason);
+  EXPECT_THAT(MustCkpt({"diff", Path("root"), Path("a.pt")}), AllOf(HasSubstr("skipped in A: " + reason), has_reason));
+  const Json compared = Json::parse(MustCkpt({"diff", Path("a.pt"), Path("root"), "--json"}));
+  EXPECT_THAT(compared["b"]["skipped"].dump(), has_reason);
+  EXPECT_FALSE(compared["a"].contains("skipped"));
+}
+
 TEST_F(CkptInspectTest, ElementsDTypesAndShortTextsAreShown) {
   ShardedTensor tensor;
   tensor.dtype = DType::kBFloat16;

@@ -28,8 +28,9 @@ namespace fsdp {
 namespace {
 
 struct Pushed {
-  std::string source;       // the checkpoint: a step, if a ROOT was named
-  std::string destination;  // "s3://bucket/run/step-00000100"
+  std::string source;                     // the checkpoint: a step, if a ROOT was named
+  std::string destination;                // "s3://bucket/run/step-00000100"
+  std::vector<std::string> skipped = {};  // of LatestCheckpoint
   UploadReport report;
   absl::Duration elapsed;
 };
@@ -47,7 +48,7 @@ absl::StatusOr<Pushed> Push(const std::string& source, const S3Url& run) {
                         OpenObjectStore(run, absl::GetFlag(FLAGS_endpoint_url)));
   Pushed pushed;
   // Verifies: of a ROOT the newest step that is whole.
-  FSDP_ASSIGN_OR_RETURN(pushed.source, LatestCheckpoint(source));
+  FSDP_ASSIGN_OR_RETURN(pushed.source, LatestCheckpoint(source, &pushed.skipped));
   Progress progress("push");
   const absl::Time start = SteadyNow();
   FSDP_ASSIGN_OR_RETURN(pushed.report,
@@ -59,14 +60,15 @@ absl::StatusOr<Pushed> Push(const std::string& source, const S3Url& run) {
 }
 
 std::string ToJson(const Pushed& pushed) {
-  const nlohmann::ordered_json json = {{"source", pushed.source},
-                                       {"destination", pushed.destination},
-                                       {"files", pushed.report.files},
-                                       {"bytes", pushed.report.bytes},
-                                       {"sent_files", pushed.report.sent_files},
-                                       {"sent_bytes", pushed.report.sent_bytes},
-                                       {"swept_files", pushed.report.swept_files},
-                                       {"seconds", absl::ToDoubleSeconds(pushed.elapsed)}};
+  nlohmann::ordered_json json = {{"source", pushed.source},
+                                 {"destination", pushed.destination},
+                                 {"files", pushed.report.files},
+                                 {"bytes", pushed.report.bytes},
+                                 {"sent_files", pushed.report.sent_files},
+                                 {"sent_bytes", pushed.report.sent_bytes},
+                                 {"swept_files", pushed.report.swept_files},
+                                 {"seconds", absl::ToDoubleSeconds(pushed.elapsed)}};
+  if (!pushed.skipped.empty()) json["skipped"] = pushed.skipped;
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -75,6 +77,7 @@ void PrintText(const Pushed& pushed) {
   const auto count = [](int64_t number) { return static_cast<long long>(number); };
   Print("%s: %d files, %s, of %s\n", pushed.destination, count(report.files),
         FormatBytes(static_cast<double>(report.bytes)), pushed.source);
+  for (const std::string& skipped : pushed.skipped) Print("skipped: %s\n", skipped);
   // From an earlier upload of the same save, whole or broken off.
   if (report.sent_files < report.files) {
     Print("note: %d files were there already\n", count(report.files - report.sent_files));

@@ -48,7 +48,8 @@ struct Verdict {
   bool is_ours = true;        // with a digest of every byte
   bool has_checksums = true;  // at least of the payload
   VerifyReport report = {};
-  std::vector<std::string> left_out = {};  // TensorSource::left_out(), which --skip_links allows
+  // TensorSource::left_out(), which --skip_links allows; of a ROOT, entries that this user may not read.
+  std::vector<std::string> left_out = {};
   absl::Duration elapsed = absl::ZeroDuration();
 };
 
@@ -86,6 +87,17 @@ absl::StatusOr<Verdict> VerifyRemote(const std::string& url, VerifyOptions optio
   return verdict;
 }
 
+// An entry of a ROOT may be its newest step. A directory of another user usually is not.
+void AddUnread(const std::vector<UnreadEntry>& unread, Verdict& verdict) {
+  for (const UnreadEntry& entry : unread) {
+    if (absl::IsPermissionDenied(entry.status)) {
+      verdict.left_out.push_back(entry.ToString());
+    } else {
+      verdict.report.AddProblem(absl::UnavailableError(entry.ToString()));
+    }
+  }
+}
+
 absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
   VerifyOptions options;
   options.count_nonfinite = true;
@@ -101,10 +113,14 @@ absl::StatusOr<Verdict> Verify(const std::string& path, Progress& progress) {
   } else {
     if (traits.is_root) {
       // The newest step, not the newest that verifies: it may be the damaged one that the user asks about.
-      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path));
+      std::vector<UnreadEntry> unread;
+      FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(path, &unread));
       verdict.path = absl::StrCat(path, "/", steps.back());
+      FSDP_ASSIGN_OR_RETURN(verdict.report, VerifyCheckpoint(verdict.path, options));
+      AddUnread(unread, verdict);
+    } else {
+      FSDP_ASSIGN_OR_RETURN(verdict.report, VerifyCheckpoint(verdict.path, options));
     }
-    FSDP_ASSIGN_OR_RETURN(verdict.report, VerifyCheckpoint(verdict.path, options));
   }
   verdict.elapsed = SteadyNow() - start;
   return verdict;

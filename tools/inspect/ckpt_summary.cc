@@ -39,7 +39,9 @@ namespace {
 
 // Takes the newest step of a ROOT whose metadata are whole, and reads no other file: a step may be a terabyte.
 absl::Status TakeNewestStep(const std::string& root, CheckpointSummary& summary) {
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
+  std::vector<UnreadEntry> unread;
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root, &unread));
+  for (const UnreadEntry& entry : unread) summary.skipped.push_back(entry.ToString());
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     absl::StatusOr<Manifest> manifest = ReadWholeStep(root, *step);
     if (manifest.ok()) {

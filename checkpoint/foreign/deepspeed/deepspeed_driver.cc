@@ -37,13 +37,15 @@ class Driver final : public FormatDriver {
     return OpenDeepSpeedSource(path, options);
   }
 
-  absl::StatusOr<std::string> Resolve(const std::string& path) const override {
+  absl::StatusOr<std::string> Resolve(const std::string& path, std::vector<std::string>*) const override {
     std::string note;
     return DeepSpeedTag(path, &note);
   }
 
   // Not a ROOT, in which trainers keep other files.
-  bool IsCheckpointDirectory(const std::string& directory) const override { return IsInsideDeepSpeedTag(directory); }
+  absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
+    return IsInsideDeepSpeedTag(directory);
+  }
 
   // Of a ROOT.
   bool OwnsFileName(const std::string& name) const override {

@@ -193,13 +193,14 @@ bool IsUniversalTagName(std::string_view name) {
 
 bool IsDeepSpeedFile(std::string_view name) { return IsStatesFile(absl::string_view(name.data(), name.size())); }
 
-bool IsInsideDeepSpeedTag(const std::string& directory) {
-  if (IsTag(directory).value_or(false)) return true;
+absl::StatusOr<bool> IsInsideDeepSpeedTag(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const bool is_tag, IsTag(directory));
+  if (is_tag) return true;
   // zero/NAME/ or zero/ of a universal TAG.
   const PathParts parts = SplitPath(directory);
   const bool is_zero = parts.name == kDeepSpeedZero;
   if (!is_zero && SplitPath(parts.directory).name != kDeepSpeedZero) return false;
-  return IsThere(JoinPath(is_zero ? directory : parts.directory, kDeepSpeedOptimizerState)).value_or(false);
+  return IsThere(JoinPath(is_zero ? directory : parts.directory, kDeepSpeedOptimizerState));
 }
 
 // "latest" is a name that other programs use too, so a directory counts only if it leads to files of DeepSpeed.

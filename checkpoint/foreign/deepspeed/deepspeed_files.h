@@ -47,9 +47,9 @@ absl::StatusOr<bool> IsDeepSpeedDirectory(const std::string& path);
 // True for the name of a file by which a directory is known as a TAG: *_model_states.pt or *_optim_states.pt.
 bool IsDeepSpeedFile(std::string_view name);
 
-// True for a directory that only files of a checkpoint belong in: a TAG, and its zero/ and zero/NAME/. An error of the
-// disk counts as no.
-bool IsInsideDeepSpeedTag(const std::string& directory);
+// True for a directory that only files of a checkpoint belong in: a TAG, and its zero/ and zero/NAME/. Errors of
+// the disk.
+absl::StatusOr<bool> IsInsideDeepSpeedTag(const std::string& directory);
 
 // "global_step7_universal" for step 7, and true for such a name.
 std::string UniversalTagName(int64_t step);

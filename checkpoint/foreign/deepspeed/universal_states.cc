@@ -20,7 +20,9 @@
 #include "fsdp/checkpoint/foreign/deepspeed/named_groups.h"
 #include "fsdp/checkpoint/foreign/deepspeed/trained_states.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -33,14 +35,12 @@ constexpr char kSuffix[] = ".pt";
 
 // The names in a directory, sorted. An error of the disk must not make it look empty.
 absl::StatusOr<std::vector<std::string>> NamesIn(const std::string& path, bool directories) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> listed, PosixFileSystem().List(path));
   std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error)) {
-    std::error_code ignored;
-    if (it->is_directory(ignored) == directories) names.push_back(it->path().filename());
+  for (const std::string& name : listed) {
+    FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(JoinPath(path, name)));
+    if ((type == fs::file_type::directory) == directories) names.push_back(name);
   }
-  if (error) return absl::UnavailableError(absl::StrCat(path, ": ", error.message()));
-  std::sort(names.begin(), names.end());
   return names;
 }
 
@@ -126,8 +126,8 @@ class UniversalReader {
 
   absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder) const {
     const std::string path = JoinPath(files_.directory, folder);
-    std::error_code ignored;
-    if (fs::is_directory(path, ignored)) return NamesIn(path, false);
+    FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(path));
+    if (type == fs::file_type::directory) return NamesIn(path, false);
     return absl::NotFoundError(
         absl::StrCat(path, " is missing: a universal checkpoint has a folder of each parameter"));
   }

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/flax/flax_array.h"
 #include "fsdp/checkpoint/foreign/flax/flax_source.h"
 #include "fsdp/checkpoint/source/source_description.h"
@@ -68,7 +69,10 @@ class Driver final : public FormatDriver {
   Driver() : FormatDriver(FlaxTraits()) {}
 
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
-    if (probe.is_directory) return HasEntry(probe.path, kFlaxModelName) || HasEntry(probe.path, kFlaxIndexName);
+    if (probe.is_directory) {
+      FSDP_ASSIGN_OR_RETURN(const bool has_model, HasEntry(probe.path, kFlaxModelName));
+      return has_model ? true : HasEntry(probe.path, kFlaxIndexName);
+    }
     return BeginsWithANamedMap(probe.head) && (HasSuffix(probe.path) || HasArray(probe.head));
   }
 

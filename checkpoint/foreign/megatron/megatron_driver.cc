@@ -27,9 +27,12 @@ class Driver final : public FormatDriver {
   }
 
   // Also a rank's directory in one.
-  bool IsCheckpointDirectory(const std::string& directory) const override {
-    if (MegatronFormOf(directory).value_or(MegatronForm::kNone) != MegatronForm::kNone) return true;
-    return MegatronRankNumbers(SplitPath(directory).name) && HasEntry(directory, kMegatronRankFileName);
+  absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
+    FSDP_ASSIGN_OR_RETURN(const MegatronForm form, MegatronFormOf(directory));
+    if (form != MegatronForm::kNone || !MegatronRankNumbers(SplitPath(directory).name)) {
+      return form != MegatronForm::kNone;
+    }
+    return HasEntry(directory, kMegatronRankFileName);
   }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,
@@ -37,7 +40,9 @@ class Driver final : public FormatDriver {
     return OpenMegatronSource(path, options);
   }
 
-  absl::StatusOr<std::string> Resolve(const std::string& path) const override { return ResolveMegatron(path); }
+  absl::StatusOr<std::string> Resolve(const std::string& path, std::vector<std::string>*) const override {
+    return ResolveMegatron(path);
+  }
 
   // Of a ROOT and of an iteration in it, whose other files have DCP's names.
   bool OwnsFileName(const std::string& name) const override {

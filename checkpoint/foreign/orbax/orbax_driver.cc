@@ -32,7 +32,9 @@ class Driver final : public FormatDriver {
     return OpenOrbaxSource(path, options);
   }
 
-  absl::StatusOr<std::string> Resolve(const std::string& path) const override { return ResolveOrbaxPath(path); }
+  absl::StatusOr<std::string> Resolve(const std::string& path, std::vector<std::string>*) const override {
+    return ResolveOrbaxPath(path);
+  }
 
   // Names the arrays that would be left out, whether or not options allow that.
   absl::StatusOr<SourceDescription> Describe(const std::string& path,
@@ -47,16 +49,20 @@ class Driver final : public FormatDriver {
   }
 
   // Also the directories of an item that have its arrays.
-  bool IsCheckpointDirectory(const std::string& directory) const override {
-    return HasName(directory) || HasName(SplitPath(directory).directory);
+  absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
+    FSDP_ASSIGN_OR_RETURN(const bool has_name, HasName(directory));
+    return has_name ? true : HasName(SplitPath(directory).directory);
   }
 
  private:
   static constexpr const char* kNames[] = {kOrbaxTreeName, kOrbaxStepName, kOcdbtManifestName};
 
-  static bool HasName(const std::string& directory) {
-    return std::any_of(std::begin(kNames), std::end(kNames),
-                       [&](const char* name) { return HasEntry(directory, name); });
+  static absl::StatusOr<bool> HasName(const std::string& directory) {
+    for (const char* const name : kNames) {
+      FSDP_ASSIGN_OR_RETURN(const bool is_there, HasEntry(directory, name));
+      if (is_there) return true;
+    }
+    return false;
   }
 };
 

@@ -171,7 +171,7 @@ class OrbaxSource final : public TensorSource, public TensorViews {
       return absl::InvalidArgumentError(absl::StrCat(
           directory_, " is unfinished: Orbax renames a checkpoint when all of it is written: give an older one"));
     }
-    const bool is_in_step = fs::exists(fs::path(parts.directory) / kOrbaxStepName, ignored);
+    FSDP_ASSIGN_OR_RETURN(const bool is_in_step, IsThere(JoinPath(parts.directory, kOrbaxStepName)));
     const std::string name = is_in_step ? SplitPath(parts.directory).name : parts.name;
     step_ = StepOfOrbaxName(name).value_or(-1);
     // Any name may end in a number; a manager's is a step.

@@ -82,7 +82,8 @@ class Driver final : public FormatDriver {
   // Only the headers are needed, and this works for files without a tensor as well.
   absl::StatusOr<SourceDescription> Describe(const std::string& path,
                                              const TensorSourceOptions& options) const override {
-    if (IsOfShards(path)) return FormatDriver::Describe(path, options);
+    FSDP_ASSIGN_OR_RETURN(const bool is_of_shards, IsOfShards(path));
+    if (is_of_shards) return FormatDriver::Describe(path, options);
     SourceDescription description;
     FSDP_ASSIGN_OR_RETURN(const auto files, OpenSafetensorsFiles(path));
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
@@ -102,9 +103,11 @@ class Driver final : public FormatDriver {
 
   // A model in several files, or one with its config, as transformers saves it. model.safetensors without a config is
   // treated as a file in an ordinary directory.
-  bool IsCheckpointDirectory(const std::string& directory) const override {
-    return HasEntry(directory, kHuggingFaceIndexName) ||
-           (HasEntry(directory, kHuggingFaceModelName) && HasEntry(directory, kHuggingFaceConfigName));
+  absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
+    FSDP_ASSIGN_OR_RETURN(const bool has_index, HasEntry(directory, kHuggingFaceIndexName));
+    if (has_index) return true;
+    FSDP_ASSIGN_OR_RETURN(const bool has_model, HasEntry(directory, kHuggingFaceModelName));
+    return has_model ? HasEntry(directory, kHuggingFaceConfigName) : false;
   }
 
   bool OwnsFileName(const std::string& name) const override {

@@ -30,6 +30,7 @@
 #include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/source/weight_files.h"
+#include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tensor/box.h"
 
 namespace fsdp {
@@ -38,11 +39,10 @@ namespace {
 namespace fs = std::filesystem;
 
 // Sorted, which is the order of ranks.
-std::set<std::string> ShardNamesIn(const std::string& directory) {
+absl::StatusOr<std::set<std::string>> ShardNamesIn(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> listed, PosixFileSystem().List(directory));
   std::set<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename();
+  for (const std::string& name : listed) {
     if (IsSafetensorsShardName(name)) names.insert(name);
   }
   return names;
@@ -75,7 +75,7 @@ class ShardsSource final : public TensorSource {
 
   // All headers are read first; tensors are made when every part is known.
   absl::Status Open() {
-    const std::set<std::string> names = ShardNamesIn(path_);
+    FSDP_ASSIGN_OR_RETURN(const std::set<std::string> names, ShardNamesIn(path_));
     std::set<std::string> ranks;
     for (const std::string& name : names) {
       ranks.insert(name.substr(0, name.find("-model-")));
@@ -261,7 +261,10 @@ bool IsSafetensorsShardName(std::string_view name) {
   return absl::StartsWith(text, "shard-") && absl::StrContains(text, "-model-") && absl::EndsWith(text, ".safetensors");
 }
 
-bool IsSafetensorsShardDirectory(const std::string& directory) { return !ShardNamesIn(directory).empty(); }
+absl::StatusOr<bool> IsSafetensorsShardDirectory(const std::string& directory) {
+  FSDP_ASSIGN_OR_RETURN(const std::set<std::string> names, ShardNamesIn(directory));
+  return !names.empty();
+}
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsShards(const std::string& directory) {
   auto source = std::make_unique<ShardsSource>(directory);

@@ -26,7 +26,7 @@ inline constexpr char kDcpShardingInfo[] = "DCP_SHARDING_INFO";
 bool IsSafetensorsShardName(std::string_view name);
 
 // True when `directory` has a file of such a name.
-bool IsSafetensorsShardDirectory(const std::string& directory);
+absl::StatusOr<bool> IsSafetensorsShardDirectory(const std::string& directory);
 
 // Opens all files of such a name, whose headers it reads and checks. kDataLoss names a tensor whose parts have holes,
 // overlap, or differ in dtype or rank, and a file whose DCP_SHARDING_INFO lacks a tensor.

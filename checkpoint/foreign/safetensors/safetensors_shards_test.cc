@@ -125,7 +125,7 @@ TEST_F(SafetensorsShardsTest, AConsolidatedModelIsReadAndTheShardsAreNot) {
                         directory_ + "/model-00001-of-00001.safetensors");
   std::ofstream(directory_ + "/model.safetensors.index.json")
       << R"({"weight_map":{"w":"model-00001-of-00001.safetensors"}})";
-  EXPECT_FALSE(IsOfShards(directory_));
+  EXPECT_THAT(IsOfShards(directory_), IsOkAndHolds(false));
   ASSERT_OK_AND_ASSIGN(const auto source, OpenSafetensorsSource(directory_));
   EXPECT_EQ(source->files().size(), 1);
   EXPECT_THAT(source->left_out(), ElementsAre(HasSubstr("shard-00001-model-00001-of-00001.safetensors")));

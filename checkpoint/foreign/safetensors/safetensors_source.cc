@@ -233,7 +233,9 @@ absl::StatusOr<bool> IsHuggingFaceDirectory(const std::string& directory) {
   FSDP_ASSIGN_OR_RETURN(const bool is_one_file, IsRegularFile(JoinPath(directory, kHuggingFaceModelName)));
   if (is_one_file) return true;
   FSDP_ASSIGN_OR_RETURN(const std::string index, IndexIn(directory));
-  return !index.empty() || IsAdapter(directory, kAdapterName) || IsSafetensorsShardDirectory(directory);
+  if (!index.empty()) return true;
+  FSDP_ASSIGN_OR_RETURN(const bool is_adapter, IsAdapter(directory, kAdapterName));
+  return is_adapter ? true : IsSafetensorsShardDirectory(directory);
 }
 
 absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
@@ -244,7 +246,8 @@ absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
     FSDP_ASSIGN_OR_RETURN(const bool is_one_file, IsRegularFile(file_path));
     if (!is_one_file) {
       FSDP_ASSIGN_OR_RETURN(const std::string index, IndexIn(path));
-      if (!index.empty() || !IsAdapter(path, kAdapterName)) return OpenIndexed(path);
+      FSDP_ASSIGN_OR_RETURN(const bool is_adapter, IsAdapter(path, kAdapterName));
+      if (!index.empty() || !is_adapter) return OpenIndexed(path);
       file_path = JoinPath(path, kAdapterName);
     }
   }
@@ -254,17 +257,18 @@ absl::StatusOr<SafetensorsFiles> OpenSafetensorsFiles(const std::string& path) {
   return files;
 }
 
-// An error counts as "no": opening the path will then report it.
-bool IsOfShards(const std::string& path) {
-  const absl::StatusOr<std::filesystem::file_type> type = TypeOfTarget(path);
-  if (!type.ok() || *type != std::filesystem::file_type::directory) return false;
-  const absl::StatusOr<std::string> index = IndexIn(path);
-  return !IsRegularFile(JoinPath(path, kHuggingFaceModelName)).value_or(true) && index.ok() && index->empty() &&
-         !IsAdapter(path, kAdapterName) && IsSafetensorsShardDirectory(path);
+absl::StatusOr<bool> IsOfShards(const std::string& path) {
+  FSDP_ASSIGN_OR_RETURN(const std::filesystem::file_type type, TypeOfTarget(path));
+  if (type != std::filesystem::file_type::directory) return false;
+  FSDP_ASSIGN_OR_RETURN(const bool is_one_file, IsRegularFile(JoinPath(path, kHuggingFaceModelName)));
+  FSDP_ASSIGN_OR_RETURN(const std::string index, IndexIn(path));
+  FSDP_ASSIGN_OR_RETURN(const bool is_adapter, IsAdapter(path, kAdapterName));
+  return is_one_file || !index.empty() || is_adapter ? false : IsSafetensorsShardDirectory(path);
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path) {
-  if (IsOfShards(path)) return OpenSafetensorsShards(path);
+  FSDP_ASSIGN_OR_RETURN(const bool is_of_shards, IsOfShards(path));
+  if (is_of_shards) return OpenSafetensorsShards(path);
   FSDP_ASSIGN_OR_RETURN(SafetensorsFiles files, OpenSafetensorsFiles(path));
   return SafetensorsSource::Create(path, std::move(files));
 }

@@ -31,7 +31,7 @@ absl::StatusOr<bool> IsHuggingFaceDirectory(const std::string& directory);
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenSafetensorsSource(const std::string& path);
 
 // True for a directory that is opened as parts: its tensors are in several files each.
-bool IsOfShards(const std::string& path);
+absl::StatusOr<bool> IsOfShards(const std::string& path);
 
 // The files that OpenSafetensorsSource would read unless IsOfShards(path), sorted by name, each checked, also against
 // the index if there is one: for finding out which file holds which tensor.

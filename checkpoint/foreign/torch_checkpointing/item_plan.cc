@@ -22,6 +22,7 @@
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -181,13 +182,12 @@ absl::Status AddFamily(const std::string& directory, const Family& family, ItemP
 // The part that no name explains: files of weights one directory further down.
 absl::Status CheckNothingIsHidden(const std::string& directory, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
-    std::error_code ignored;
-    if (!fs::is_directory(JoinPath(directory, name), ignored)) continue;
-    const absl::StatusOr<std::vector<std::string>> inner = PosixFileSystem().List(JoinPath(directory, name));
-    if (!inner.ok()) continue;
+    FSDP_ASSIGN_OR_RETURN(const fs::file_type type, TypeOfTarget(JoinPath(directory, name)));
+    if (type != fs::file_type::directory) continue;
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> inner, PosixFileSystem().List(JoinPath(directory, name)));
     const auto weights =
-        std::find_if(inner->begin(), inner->end(), [](const std::string& file) { return IsWeightFileName(file); });
-    if (weights == inner->end()) continue;
+        std::find_if(inner.begin(), inner.end(), [](const std::string& file) { return IsWeightFileName(file); });
+    if (weights == inner.end()) continue;
     return absl::InvalidArgumentError(absl::StrCat(directory, " has files of weights in ", name, "/, such as ",
                                                    Printable(*weights), ", and no ", kItemsMetadataName,
                                                    " that says which parts they are: get it, or move them away"));
@@ -283,6 +283,8 @@ absl::StatusOr<bool> IsItemDirectory(const std::string& directory) {
   if (has_metadata) {
     const absl::StatusOr<std::string> head = ReadHead(JoinPath(directory, kItemsMetadataName));
     if (head.ok() && IsItemsMetadata(*head)) return true;
+    // An error of the disk does not say that it is another program's file.
+    if (!head.ok() && !absl::IsNotFound(head.status()) && !absl::IsInvalidArgument(head.status())) return head.status();
   }
   // The name decides in vain if nothing can be an item: most directories end here.
   const bool may_be = std::any_of(names.begin(), names.end(), [](const std::string& name) {

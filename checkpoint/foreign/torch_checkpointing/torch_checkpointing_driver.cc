@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/item_plan.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/torch_checkpointing_source.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -21,8 +22,9 @@ class Driver final : public FormatDriver {
   }
 
   // Also a directory in one, in which metadata.pkl places files of ranks.
-  bool IsCheckpointDirectory(const std::string& directory) const override {
-    return IsListed(directory) || IsListed(SplitPath(directory).directory);
+  absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
+    FSDP_ASSIGN_OR_RETURN(const bool is_listed, IsListed(directory));
+    return is_listed ? true : IsListed(SplitPath(directory).directory);
   }
 
   bool ReadsFileName(const std::string& name) const override { return name == kItemsMetadataName; }
@@ -33,8 +35,9 @@ class Driver final : public FormatDriver {
   }
 
  private:
-  static bool IsListed(const std::string& directory) {
-    return HasEntry(directory, kItemsMetadataName) && IsItemDirectory(directory).value_or(false);
+  static absl::StatusOr<bool> IsListed(const std::string& directory) {
+    FSDP_ASSIGN_OR_RETURN(const bool has_metadata, HasEntry(directory, kItemsMetadataName));
+    return has_metadata ? IsItemDirectory(directory) : false;
   }
 };
 

@@ -46,11 +46,9 @@ absl::string_view MemberLine(absl::string_view head, absl::string_view name) {
   return {};
 }
 
-// True for the status of an open that says that `name` is a file, or a directory that is not a checkpoint, or that it
-// does not belong to this user.
+// True for the status of an open that says that `name` is a file, or a directory that is not a checkpoint.
 bool IsNoManifest(const absl::Status& status) {
-  return absl::IsNotFound(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status) ||
-         absl::IsPermissionDenied(status);
+  return absl::IsNotFound(status) || absl::IsInvalidArgument(status) || absl::IsFailedPrecondition(status);
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ absl::Status CheckCheckpointName(const std::string& name, int64_t step);
 
 // The step of the checkpoint directory/name, if its manifest records `name` as its own; nothing for a name that
 // StepName makes, and for everything else. Reads only the first few KiB of the manifest and checks no digest: for
-// listing. Errors of the disk unchanged, since a step that cannot be read is not one that is not there.
+// listing. Errors of the disk unchanged, kPermissionDenied too, since a step that cannot be read is not one that is not
+// there.
 absl::StatusOr<std::optional<int64_t>> ReadNamedStep(FileSystem& files, const std::string& directory,
                                                      const std::string& name);
 

@@ -28,11 +28,14 @@ namespace {
 class NativeSource final : public TensorSource {
  public:
   // `files`: null is the operating system's.
-  NativeSource(std::string path, Manifest manifest, VerifiedReader::Digests digests, std::shared_ptr<FileSystem> files)
+  NativeSource(std::string path, Manifest manifest, VerifiedReader::Digests digests, std::shared_ptr<FileSystem> files,
+               std::vector<std::string> notes)
       : files_(std::move(files)),
         manifest_(std::move(manifest)),
         reader_(files_ == nullptr ? PosixFileSystem() : *files_, path, manifest_, digests),
-        path_(std::move(path)) {}
+        path_(std::move(path)) {
+    layout_.notes = std::move(notes);
+  }
 
   // Fills contents().
   absl::Status ReadContents() {
@@ -61,6 +64,7 @@ class NativeSource final : public TensorSource {
 
   const FormatTraits& traits() const override { return NativeTraits(); }
   const StateDict& contents() const override { return contents_; }
+  const SourceLayout& layout() const override { return layout_; }
   int64_t step() const override { return manifest_.save.known_step(); }
   int world_size() const override { return manifest_.save.world_size; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
@@ -142,6 +146,7 @@ class NativeSource final : public TensorSource {
   const Manifest manifest_;
   mutable VerifiedReader reader_;  // thread-safe; opens a file when it is first read from
   const std::string path_;
+  SourceLayout layout_;
   StateDict contents_;
   TensorIndex index_;                  // into manifest_.tensors
   std::vector<absl::Status> covered_;  // by the same index: the error to return for reads of a tensor with a hole
@@ -152,10 +157,11 @@ class NativeSource final : public TensorSource {
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNativeSource(const std::string& path,
                                                                const TensorSourceOptions& options,
-                                                               std::shared_ptr<FileSystem> files) {
+                                                               std::shared_ptr<FileSystem> files,
+                                                               std::vector<std::string> notes) {
   FSDP_ASSIGN_OR_RETURN(Manifest manifest, ReadManifest(files == nullptr ? PosixFileSystem() : *files, path));
   const auto digests = options.verify ? VerifiedReader::Digests::kCompare : VerifiedReader::Digests::kIgnore;
-  auto source = std::make_unique<NativeSource>(path, std::move(manifest), digests, std::move(files));
+  auto source = std::make_unique<NativeSource>(path, std::move(manifest), digests, std::move(files), std::move(notes));
   FSDP_RETURN_IF_ERROR(source->ReadContents());
   return source;
 }

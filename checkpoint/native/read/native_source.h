@@ -8,6 +8,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/source/format_traits.h"
@@ -18,10 +19,11 @@ namespace fsdp {
 
 // Opens the checkpoint directory `path`. Reads manifest and texts; rank files are opened and checked when they are
 // first read from. kNotFound without a manifest; kDataLoss names the damaged file; kUnimplemented when a later release
-// wrote it. The source keeps `files`, which it reads from; null is the operating system's.
+// wrote it. The source keeps `files`, which it reads from; null is the operating system's. `notes`: of its layout().
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenNativeSource(const std::string& path,
                                                                const TensorSourceOptions& options = {},
-                                                               std::shared_ptr<FileSystem> files = nullptr);
+                                                               std::shared_ptr<FileSystem> files = nullptr,
+                                                               std::vector<std::string> notes = {});
 
 // The traits of a checkpoint directory, for its driver.
 const FormatTraits& NativeTraits();

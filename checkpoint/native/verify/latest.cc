@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -29,6 +30,14 @@ absl::Status CheckVerifies(const std::string& path, const VerifyOptions& options
   return report.ok() ? report->status() : NotThisStep(report.status());
 }
 
+// At the top of an ext4 file system, for root only.
+constexpr std::string_view kOfFileSystem = "lost+found";
+
+absl::Status TooLittle(const std::string& root, const std::string& sentence) {
+  return absl::ResourceExhaustedError(
+      absl::StrCat(root, ": ", sentence, "; give this process more descriptors or memory"));
+}
+
 // "step-00000003 does not verify: REASON".
 std::string Skipped(const std::string& name, const absl::Status& status) {
   return absl::StrCat(name, IsUnread(status) ? " cannot be read here: " : " does not verify: ", status.message());
@@ -36,7 +45,9 @@ std::string Skipped(const std::string& name, const absl::Status& status) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root) {
+std::string UnreadEntry::ToString() const { return absl::StrCat(name, " cannot be read here: ", status.message()); }
+
+absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root, std::vector<UnreadEntry>* unread) {
   const absl::StatusOr<std::vector<std::string>> names = PosixFileSystem().List(root);
   if (absl::IsNotFound(names.status())) return std::vector<RootStep>();
   FSDP_RETURN_IF_ERROR(names.status());
@@ -44,7 +55,10 @@ absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root) {
   for (const std::string& name : *names) {
     std::optional<int64_t> step = ParseStepName(name);
     if (!step) {
-      FSDP_ASSIGN_OR_RETURN(step, ReadNamedStep(PosixFileSystem(), root, name));
+      const absl::StatusOr<std::optional<int64_t>> named = ReadNamedStep(PosixFileSystem(), root, name);
+      if (unread == nullptr && !named.ok() && !absl::IsPermissionDenied(named.status())) return named.status();
+      if (unread != nullptr && !named.ok() && name != kOfFileSystem) unread->push_back({name, named.status()});
+      step = named.value_or(std::nullopt);
     }
     if (step) steps.push_back({*step, name});
   }
@@ -53,8 +67,8 @@ absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root) {
   return steps;
 }
 
-absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root) {
-  FSDP_ASSIGN_OR_RETURN(std::vector<RootStep> steps, ListSteps(root));
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root, std::vector<UnreadEntry>* unread) {
+  FSDP_ASSIGN_OR_RETURN(std::vector<RootStep> steps, ListSteps(root, unread));
   std::vector<std::string> names;
   for (RootStep& step : steps) names.push_back(std::move(step.name));
   return names;
@@ -79,23 +93,33 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vecto
     if (status.ok()) return root;
     return absl::Status(status.code(), Skipped(root, status));
   }
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root));
+  std::vector<UnreadEntry> unread;
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> steps, ListCheckpoints(root, &unread));
   std::string reasons;
+  const auto skip = [&](const std::string& sentence) {
+    if (skipped != nullptr) skipped->push_back(sentence);
+    absl::StrAppend(&reasons, "; ", sentence);
+  };
+  for (const UnreadEntry& entry : unread) {
+    if (absl::IsResourceExhausted(entry.status)) return TooLittle(root, entry.ToString());
+    skip(entry.ToString());
+  }
   // Stops at the first that verifies, so usually only the newest step is read.
   for (auto step = steps.rbegin(); step != steps.rend(); ++step) {
     const std::string path = JoinPath(root, *step);
     const absl::Status status = CheckStep(root, *step);
     if (status.ok()) return path;
     const std::string sentence = Skipped(*step, status);
-    if (absl::IsResourceExhausted(status)) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(root, ": ", sentence, "; give this process more descriptors or memory"));
-    }
-    if (skipped != nullptr) skipped->push_back(sentence);
-    absl::StrAppend(&reasons, "; ", sentence);
+    if (absl::IsResourceExhausted(status)) return TooLittle(root, sentence);
+    skip(sentence);
   }
-  return absl::NotFoundError(
-      absl::StrCat(root, " holds no checkpoint", steps.empty() ? "" : " that verifies", reasons));
+  const std::string none = absl::StrCat(root, " holds no checkpoint", steps.empty() ? "" : " that verifies", reasons);
+  // What cannot be read may be the checkpoint, so that "there is none" would be too much. A user's own steps are not
+  // those that the user may not read.
+  for (const UnreadEntry& entry : unread) {
+    if (!absl::IsPermissionDenied(entry.status)) return absl::Status(entry.status.code(), none);
+  }
+  return absl::NotFoundError(none);
 }
 
 }  // namespace fsdp

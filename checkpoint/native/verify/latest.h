@@ -18,8 +18,9 @@
 namespace fsdp {
 
 // The path of the newest committed step of ROOT that verifies; every byte of it is read, and of newer steps that do not
-// verify. `skipped`, if not null, gets a sentence for each newer step that does not verify, or cannot be read.
-// kNotFound, with all reasons, when no step verifies. kResourceExhausted when this process has too few descriptors or
+// verify. `skipped`, if not null, gets a sentence for each entry of which it cannot be told here whether it is a step,
+// and for each newer step that does not verify, or cannot be read. kNotFound, with all reasons, when no step verifies
+// and every entry could be read. kResourceExhausted when this process has too few descriptors or
 // too little memory to read a newer step: an older one would only be taken for want of them. If `root` is itself a
 // checkpoint, it is verified and returned; kDataLoss when it is damaged.
 absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vector<std::string>* skipped = nullptr);
@@ -32,11 +33,21 @@ struct RootStep {
   auto operator<=>(const RootStep&) const = default;
 };
 
-// The committed steps of ROOT, oldest first, not verified; empty when ROOT does not exist.
-absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root);
+// An entry of a ROOT that cannot be read here, so that it may be a step with a name of its own.
+struct UnreadEntry {
+  std::string name;
+  absl::Status status;
+
+  std::string ToString() const;  // "checkpoint-500 cannot be read here: REASON"
+};
+
+// The committed steps of ROOT, oldest first, not verified; empty when ROOT does not exist. `unread`, if not null, gets
+// the entries that cannot be read; otherwise the first of them is an error, but for those that this user may not read.
+absl::StatusOr<std::vector<RootStep>> ListSteps(const std::string& root, std::vector<UnreadEntry>* unread = nullptr);
 
 // Their names.
-absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root);
+absl::StatusOr<std::vector<std::string>> ListCheckpoints(const std::string& root,
+                                                         std::vector<UnreadEntry>* unread = nullptr);
 
 // OK when every byte of the step `name` of ROOT verifies and its manifest is of this name and step. kDataLoss with the
 // first problem if it is damaged; another code (IsUnread) if it is not, but cannot be read here.

@@ -17,6 +17,7 @@
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
 #include "fsdp/checkpoint/foreign/torch/state/value_notes.h"
 #include "fsdp/checkpoint/storage/path.h"
+#include "fsdp/checkpoint/storage/presence.h"
 
 namespace fsdp {
 namespace {
@@ -35,9 +36,9 @@ class Driver final : public FormatDriver {
   }
 
   // Other programs have directories named .metadata.
-  bool IsCheckpointDirectory(const std::string& directory) const override {
-    std::error_code ignored;
-    return std::filesystem::is_regular_file(JoinPath(directory, kDcpMetadataName), ignored);
+  absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
+    FSDP_ASSIGN_OR_RETURN(const auto type, TypeOfTarget(JoinPath(directory, kDcpMetadataName)));
+    return type == std::filesystem::file_type::regular;
   }
 
   absl::StatusOr<std::unique_ptr<TensorSource>> Open(const std::string& path,

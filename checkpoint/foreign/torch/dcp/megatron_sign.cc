@@ -32,7 +32,8 @@ absl::StatusOr<bool> IsMegatronDist(const std::string& directory) {
   if (!has_metadata) return false;
   const absl::StatusOr<std::string> text =
       ReadFile(PosixFileSystem(), JoinPath(directory, kMegatronMetadataName), kMaxTextBytes);
-  if (!text.ok()) return false;
+  if (absl::IsInvalidArgument(text.status())) return false;  // too large, or no file
+  FSDP_RETURN_IF_ERROR(text.status());
   const absl::StatusOr<nlohmann::json> json = ParseJson(*text);
   return json.ok() && json->contains("sharded_backend");
 }

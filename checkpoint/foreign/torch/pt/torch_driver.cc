@@ -7,6 +7,7 @@
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
 
 #include "absl/strings/match.h"
+#include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/torch/pt/joined_files.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
@@ -37,9 +38,11 @@ class Driver final : public FormatDriver {
 
   // As for safetensors. Files that differ only in a number, such as epoch_0.pt and epoch_1.pt, are not enough: other
   // programs give such names to unrelated files.
-  bool IsCheckpointDirectory(const std::string& directory) const override {
-    return HasEntry(directory, kTorchIndexName) ||
-           (HasEntry(directory, kTorchModelName) && HasEntry(directory, kHuggingFaceConfigName));
+  absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
+    FSDP_ASSIGN_OR_RETURN(const bool has_index, HasEntry(directory, kTorchIndexName));
+    if (has_index) return true;
+    FSDP_ASSIGN_OR_RETURN(const bool has_model, HasEntry(directory, kTorchModelName));
+    return has_model ? HasEntry(directory, kHuggingFaceConfigName) : false;
   }
 
   bool ReadsFileName(const std::string& name) const override {

@@ -323,7 +323,8 @@ absl::StatusOr<bool> Exists(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<bool> IsTorchDirectory(const std::string& directory) {
-  if (IsAdapter(directory, kTorchAdapterName)) return true;
+  FSDP_ASSIGN_OR_RETURN(const bool is_adapter, IsAdapter(directory, kTorchAdapterName));
+  if (is_adapter) return true;
   for (const char* name : {kTorchModelName, kTorchIndexName}) {
     FSDP_ASSIGN_OR_RETURN(const bool exists, Exists(JoinPath(directory, name)));
     if (exists) return true;
@@ -341,7 +342,8 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchSource(const std::string&
     file_path = JoinPath(path, kTorchModelName);
     FSDP_ASSIGN_OR_RETURN(const bool has_model, Exists(file_path));
     FSDP_ASSIGN_OR_RETURN(const bool has_index, Exists(JoinPath(path, kTorchIndexName)));
-    if (!has_model && !has_index && IsAdapter(path, kTorchAdapterName)) {
+    FSDP_ASSIGN_OR_RETURN(const bool is_adapter, IsAdapter(path, kTorchAdapterName));
+    if (!has_model && !has_index && is_adapter) {
       file_path = JoinPath(path, kTorchAdapterName);
     } else if (!has_model) {
       FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> ranks, RankFilesIn(path));
