@@ -40,8 +40,10 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, ProcessG
 
 // The checkpoint that `path` denotes, the same on every rank: in a directory of checkpoints rank 0 finds the newest
 // that verifies, by reading it; any other path is returned unchanged. For programs that describe a checkpoint before
-// they load it. The error of rank 0 is every rank's. Collective; blocks.
-absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, ProcessGroup& group);
+// they load it. `skipped`, if not null, gets on rank 0 a sentence for each newer checkpoint that does not verify. The
+// error of rank 0 is every rank's. Collective; blocks.
+absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, ProcessGroup& group,
+                                              std::vector<std::string>* skipped = nullptr);
 
 struct DescribeOptions {
   // Leave out the optimizer of a torch file or a DCP directory. It need not be readable then.
@@ -56,6 +58,10 @@ struct DescribeOptions {
   // Describe an HDF5 file without following its links to other files. Otherwise a file with such links is refused, and
   // the error names them.
   bool skip_links = false;
+
+  // If not null, gets a sentence for each kind of value that the result lacks or has under another name, and for each
+  // guess: what `ckpt convert` notes about its source.
+  std::vector<std::string>* notes = nullptr;
 };
 
 // The names, shapes and dtypes that a checkpoint holds, with empty shards, its texts, aliases, unit layouts and

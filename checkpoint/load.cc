@@ -10,6 +10,7 @@
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/source/load_together.h"
+#include "fsdp/checkpoint/source/source_notes.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 
 namespace fsdp {
@@ -27,8 +28,9 @@ absl::Status LoadCheckpoint(const std::string& path, StateDict& wanted, ProcessG
   return LoadTogether(path, wanted, group, options, FindFormat);
 }
 
-absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, ProcessGroup& group) {
-  return ResolveTogether(path, group, FindFormat);
+absl::StatusOr<std::string> ResolveCheckpoint(const std::string& path, ProcessGroup& group,
+                                              std::vector<std::string>* skipped) {
+  return ResolveTogether(path, group, FindFormat, skipped);
 }
 
 absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const DescribeOptions& options) {
@@ -38,6 +40,7 @@ absl::StatusOr<StateDict> DescribeCheckpoint(const std::string& path, const Desc
                               .skip_links = options.skip_links,
                               .map = options.map});
   if (!source.ok()) return NameOptions(source.status(), "DescribeOptions");
+  if (options.notes != nullptr) *options.notes = SourceNotes(**source, "DescribeOptions");
   return (*source)->contents();
 }
 

@@ -6,10 +6,12 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
@@ -169,6 +171,10 @@ TEST(ForeignResumeTest, AMapSaysWhatTheBranchesOfAFileAre) {
     const auto mapped = TrainWell(run + Flags{"--map=model=model", "--map=optim=optim"}, directory + "/mapped.jsonl");
     ASSERT_EQ(mapped.size(), expected.size()) << start;
     for (const auto& [step, metrics] : expected) EXPECT_EQ(mapped.at(step).loss, metrics.loss) << start << step;
+    const absl::StatusOr<ProgramResult> noted = Train(run + Flags{"--map=model=model", "--map=optim=optim"});
+    ASSERT_OK(noted);
+    const std::vector<std::string> between = absl::StrSplit(noted->output, file + ": model from \"model\"");
+    EXPECT_EQ(between.size(), 2) << "not said once: " << noted->output;
     const absl::StatusOr<ProgramResult> unknown = Train(run + Flags{"--map=netG=model"});
     ASSERT_OK(unknown);
     EXPECT_EQ(unknown->exit_status, 1);

@@ -17,9 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "fsdp/base/digest.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/source/source_layout.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/collectives/group/same_on_ranks.h"
 
 namespace fsdp {
@@ -54,16 +56,33 @@ FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
 
 // The names, shapes and dtypes of the model at `path`. If `layout` does not fit, the spelling without `prefix` is
 // tried, and replaces it if it fits; if neither fits, the error is the first one's.
+// `notes`: DescribeOptions::notes.
 absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix, const std::vector<TensorRole>& map,
-                                   std::optional<FlatLayout>& layout) {
+                                   std::optional<FlatLayout>& layout, std::vector<std::string>* notes) {
   absl::StatusOr<StateDict> contents =
-      DescribeCheckpoint(path, {.model_only = true, .flat_layout = layout, .map = map});
+      DescribeCheckpoint(path, {.model_only = true, .flat_layout = layout, .map = map, .notes = notes});
   if (!layout.has_value() || !absl::IsInvalidArgument(contents.status())) return contents;
   FlatLayout base = WithoutPrefix(*layout, prefix);
-  absl::StatusOr<StateDict> of_base = DescribeCheckpoint(path, {.model_only = true, .flat_layout = base, .map = map});
+  absl::StatusOr<StateDict> of_base =
+      DescribeCheckpoint(path, {.model_only = true, .flat_layout = base, .map = map, .notes = notes});
   if (!of_base.ok()) return contents;
   layout = std::move(base);
   return of_base;
+}
+
+// A sentence about the names of the file that are not loaded to `wanted`; empty if there are none.
+std::string NoteOnOthers(const StateDict& contents, const StateDict& wanted) {
+  std::set<StateKey> loaded;
+  for (const auto& [key, value] : wanted.entries()) {
+    if (const std::optional<StateKey> stored = contents.Resolve(key, wanted.aliases)) loaded.insert(*stored);
+  }
+  std::vector<std::string> others;
+  for (const auto& [key, value] : contents.entries()) {
+    if (key.section == StateKey::Section::kModel && loaded.count(key) == 0) others.push_back(key.fqn);
+  }
+  if (others.empty()) return "";
+  return absl::StrCat("left out: ", others.size(), others.size() == 1 ? " tensor" : " tensors",
+                      " that the model does not have: ", SomeOf(others));
 }
 
 absl::StatusOr<FlatLayout> OwnLayout(const std::string& file, Module& model) {
@@ -99,17 +118,26 @@ absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model, P
 
 // The ranks agree on the path before they describe it, so that all describe what they load.
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
-                                ProcessGroup& group, const LoadOptions& options) {
-  FSDP_ASSIGN_OR_RETURN(const std::string resolved, ResolveCheckpoint(path, group));
+                                ProcessGroup& group, const LoadOptions& options, std::vector<std::string>* notes) {
+  std::vector<std::string> skipped;
+  FSDP_ASSIGN_OR_RETURN(const std::string resolved, ResolveCheckpoint(path, group, &skipped));
   LoadOptions spelled = options;
-  const absl::StatusOr<StateDict> contents = Describe(resolved, base_prefix, spelled.map, spelled.flat_layout);
+  std::vector<std::string> found;
+  const absl::StatusOr<StateDict> contents = Describe(resolved, base_prefix, spelled.map, spelled.flat_layout, &found);
   FSDP_RETURN_IF_ERROR(AllReduceStatus(group, contents.status()));
-  if (AnyHasPrefix(*contents, base_prefix)) return LoadCheckpoint(resolved, wanted, group, spelled);
   StateDict renamed = WithoutPrefix(wanted, base_prefix);
-  const bool has_names = std::any_of(renamed.entries().begin(), renamed.entries().end(),
-                                     [&](const auto& entry) { return contents->contains(entry.first); });
   // If the file has no name in either spelling, loading `wanted` fails and lists the missing names.
-  return LoadCheckpoint(resolved, has_names ? renamed : wanted, group, spelled);
+  const bool is_base = !AnyHasPrefix(*contents, base_prefix) &&
+                       std::any_of(renamed.entries().begin(), renamed.entries().end(),
+                                   [&](const auto& entry) { return contents->contains(entry.first); });
+  StateDict& named = is_base ? renamed : wanted;
+  if (is_base) found.push_back(absl::StrCat("its names are read as a base model's, without ", Quote(base_prefix)));
+  found.push_back(NoteOnOthers(*contents, named));
+  found.insert(found.begin(), skipped.begin(), skipped.end());
+  for (const std::string& note : found) {
+    if (notes != nullptr && !note.empty()) notes->push_back(absl::StrCat(resolved, ": ", note));
+  }
+  return LoadCheckpoint(resolved, named, group, spelled);
 }
 
 }  // namespace fsdp

@@ -8,6 +8,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "fsdp/checkpoint/checkpoint.h"
@@ -25,10 +26,12 @@ absl::StatusOr<FlatLayout> ModelLayout(const std::string& file, Module& model, P
 
 // Fills `wanted`, a model's shards, from any format that LoadCheckpoint reads, the same on every rank of `group`.
 // Models are published under two spellings: with `base_prefix` ("transformer.", "model.") before all names except the
-// head's, and without it. Both are read, and options.flat_layout, which has the prefix, is tried in both. Returns the
-// errors of the collective LoadCheckpoint. Collective.
+// head's, and without it. Both are read, and options.flat_layout, which has the prefix, is tried in both. `notes`, if
+// not null, gets a sentence for each guess about the file and for what of it is not loaded, as `ckpt convert` notes
+// them. Returns the errors of the collective LoadCheckpoint. Collective.
 absl::Status LoadInitialWeights(const std::string& path, std::string_view base_prefix, StateDict& wanted,
-                                ProcessGroup& group, const LoadOptions& options = {});
+                                ProcessGroup& group, const LoadOptions& options = {},
+                                std::vector<std::string>* notes = nullptr);
 
 }  // namespace fsdp
 

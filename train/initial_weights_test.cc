@@ -12,13 +12,16 @@
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 ShardedTensor Viewing(std::vector<float>& values) {
   const auto numel = static_cast<int64_t>(values.size());
@@ -26,11 +29,11 @@ ShardedTensor Viewing(std::vector<float>& values) {
   return ShardedTensor::Whole(Tensor(Buffer::Unowned(values.data(), nbytes), DType::kFloat32, {numel}));
 }
 
-// A file that holds `name` = 1, 2, 3.
-std::string FileWith(const std::string& file, const std::string& name) {
+// A file that holds each of `names` = 1, 2, 3.
+std::string FileWith(const std::string& file, const std::vector<std::string>& names) {
   std::vector<float> values = {1, 2, 3};
   StateDict state;
-  state.Set(StateKey::Model(name), Viewing(values));
+  for (const std::string& name : names) state.Set(StateKey::Model(name), Viewing(values));
   const std::string path = testing::TempDir() + "/" + file;
   SafetensorsOptions options;
   options.overwrite = true;
@@ -40,9 +43,9 @@ std::string FileWith(const std::string& file, const std::string& name) {
 
 // LoadInitialWeights on one rank.
 absl::Status LoadAlone(const std::string& path, const std::string& prefix, StateDict& wanted,
-                       const LoadOptions& options = {}) {
+                       const LoadOptions& options = {}, std::vector<std::string>* notes = nullptr) {
   return RunRanks(1, [&](const std::shared_ptr<ProcessGroup>& group) {
-    return LoadInitialWeights(path, prefix, wanted, *group, options);
+    return LoadInitialWeights(path, prefix, wanted, *group, options, notes);
   });
 }
 
@@ -53,7 +56,7 @@ TEST(InitialWeightsTest, ReadsBothSpellingsOfEachModel) {
       std::vector<float> values(3);
       StateDict wanted;
       wanted.Set(StateKey::Model(base), Viewing(values));
-      EXPECT_OK(LoadAlone(FileWith(name + ".safetensors", name), prefix, wanted));
+      EXPECT_OK(LoadAlone(FileWith(name + ".safetensors", {name}), prefix, wanted));
       EXPECT_THAT(values, ElementsAre(1, 2, 3)) << name;
     }
   }
@@ -76,17 +79,33 @@ TEST(InitialWeightsTest, AMapSaysWhichOfTwoModelsIsMeant) {
   EXPECT_THAT(values, ElementsAre(1, 2, 3));
   LoadOptions options;
   options.map = {*ParseTensorRole("ema=model")};
-  ASSERT_OK(LoadAlone(path, "transformer.", wanted, options));
+  std::vector<std::string> notes;
+  ASSERT_OK(LoadAlone(path, "transformer.", wanted, options, &notes));
   EXPECT_THAT(values, ElementsAre(4, 5, 6));
-  EXPECT_THAT(LoadAlone(FileWith("one.safetensors", "transformer.wte.weight"), "transformer.", wanted, options),
+  EXPECT_THAT(notes, Contains(HasSubstr("model from \"ema\"")));
+  EXPECT_THAT(LoadAlone(FileWith("one.safetensors", {"transformer.wte.weight"}), "transformer.", wanted, options),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Options::map is for torch files and DCP")));
+}
+
+TEST(InitialWeightsTest, NotesWhatIsGuessedAndWhatIsLeftOut) {
+  std::vector<float> values(3);
+  StateDict wanted;
+  wanted.Set(StateKey::Model("transformer.wte.weight"), Viewing(values));
+  const std::string path = FileWith("base.safetensors", {"wte.weight", "score.weight"});
+  std::vector<std::string> notes;
+  ASSERT_OK(LoadAlone(path, "transformer.", wanted, {}, &notes));
+  EXPECT_THAT(notes, ElementsAre(path + ": its names are read as a base model's, without \"transformer.\"",
+                                 path + ": left out: 1 tensor that the model does not have: score.weight"));
+  notes.clear();
+  ASSERT_OK(LoadAlone(FileWith("same.safetensors", {"transformer.wte.weight"}), "transformer.", wanted, {}, &notes));
+  EXPECT_THAT(notes, IsEmpty());
 }
 
 TEST(InitialWeightsTest, NamesATensorThatIsMissing) {
   std::vector<float> values(3);
   StateDict wanted;
   wanted.Set(StateKey::Model("transformer.wpe.weight"), Viewing(values));
-  EXPECT_THAT(LoadAlone(FileWith("other.safetensors", "transformer.wte.weight"), "transformer.", wanted),
+  EXPECT_THAT(LoadAlone(FileWith("other.safetensors", {"transformer.wte.weight"}), "transformer.", wanted),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("transformer.wpe.weight")));
 }
 

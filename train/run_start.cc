@@ -98,8 +98,10 @@ absl::Status ReadPosition(const TrainOptions& options, const FlatLayout& layout,
   const std::vector<TensorRole> map = MapOfResume(options);
   FSDP_ASSIGN_OR_RETURN(start.step, CheckpointStep(start.checkpoint, layout, map));
   FSDP_RETURN_IF_ERROR(CheckSteps(options, start));
+  std::vector<std::string> found;
   FSDP_ASSIGN_OR_RETURN(const StateDict contents,
-                        DescribeCheckpoint(start.checkpoint, {.flat_layout = layout, .map = map}));
+                        DescribeCheckpoint(start.checkpoint, {.flat_layout = layout, .map = map, .notes = &found}));
+  for (const std::string& note : found) start.notes.push_back(absl::StrCat(start.checkpoint, ": ", note));
   start.saved = contents.attributes;
   if (start.saved.empty()) start.notes.push_back(NotRecorded(start.checkpoint));
   const std::string* tokens_seen = contents.FindText(TokensSeenKey());
@@ -200,7 +202,7 @@ absl::StatusOr<RunStart> FindOnRank0(const TrainOptions& options, const FlatLayo
       FSDP_ASSIGN_OR_RETURN(start.checkpoint, LatestCheckpoint(options.resume.path, &skipped));
     } else {
       // Of a foreign format, without digests to verify now; in a ROOT, the checkpoint that is the newest now.
-      FSDP_ASSIGN_OR_RETURN(start.checkpoint, driver->Resolve(options.resume.path));
+      FSDP_ASSIGN_OR_RETURN(start.checkpoint, driver->Resolve(options.resume.path, &skipped));
     }
     for (const std::string& reason : skipped) start.notes.push_back(absl::StrFormat("%s, so it is skipped", reason));
     FSDP_RETURN_IF_ERROR(ReadPosition(options, layout, start));

@@ -36,7 +36,8 @@ struct RunStart {
   // The state of that run's gradient scaler, as ShardedGradScaler::AddStateDict writes it; empty if it had no scaler.
   std::string grad_scaler;
 
-  // Sentences for people: newer checkpoints that were skipped, and why.
+  // Sentences for people: newer checkpoints that were skipped, and why; guesses about a file of another program, and
+  // what of it is not loaded.
   std::vector<std::string> notes;
 
   // Committed steps of checkpoint_dir beyond `step`, which this run replaces (EarlierCheckpoints::superseded).

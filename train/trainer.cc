@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/runfile.h"
@@ -198,7 +199,7 @@ absl::Status Trainer::FillModel() {
     FSDP_RETURN_IF_ERROR(AllReduceStatus(*group_, RestoreScaler()));
   } else if (!source.empty()) {
     const auto load = [&](StateDict& wanted) {
-      return LoadInitialWeights(source, BasePrefix(config_), wanted, *group_, load_options);
+      return LoadInitialWeights(source, BasePrefix(config_), wanted, *group_, load_options, &start_.notes);
     };
     run_.listed = ModelAttributes(run_.listed);  // only the model is loaded
     FSDP_RETURN_IF_ERROR(RestoreFrom(source, /*optimizers=*/{}, load));
@@ -245,7 +246,8 @@ absl::Status Trainer::RestoreFrom(const std::string& source, absl::Span<Optimize
 }
 
 void Trainer::SayStart(const std::string& source) const {
-  for (const std::string& note : start_.notes) Say("%s", note);
+  for (const std::string& note : start_.notes)
+    Say("%s", absl::StrReplaceAll(note, {{"DescribeOptions::map", "--map"}}));
   for (const std::string& sentence : DescribeDifferences(source, run_, differences_)) Say("%s", sentence);
   if (start_.resumed())
     Say("resuming from %s: %d of %d steps are done", source, start_.step, options_.learning_rate.steps);

@@ -20,7 +20,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -33,6 +32,7 @@
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/source/expansion.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
+#include "fsdp/checkpoint/source/source_notes.h"
 #include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
@@ -275,14 +275,6 @@ absl::Status CheckExpansion(const TensorSource& source, const std::string& sourc
   return CheckRoom(destination, "its tensors", bytes);
 }
 
-// Adds the layout of the source, unless its names are the usual ones.
-void AddLayout(const SourceLayout& layout, std::vector<std::string>& notes) {
-  if (!layout.text.empty() && !layout.is_usual) notes.push_back(layout.text);
-  for (const std::string& note : layout.notes) {
-    notes.push_back(absl::StrReplaceAll(note, {{"TensorSourceOptions::", "ConvertOptions::"}}));
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, const std::string& destination,
@@ -330,8 +322,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   absl::StatusOr<std::vector<std::string>> notes = writer->Fit(contents);
   if (!notes.ok()) return Annotate(notes.status(), source_path);
   notes->insert(notes->begin(), plan.notes.begin(), plan.notes.end());
-  AddLayout(source->layout(), *notes);
-  for (const std::string& left_out : source->left_out()) notes->push_back(absl::StrCat("left out: ", left_out));
+  for (std::string& note : SourceNotes(*source, "ConvertOptions")) notes->push_back(std::move(note));
   RecordAttributes(source->contents(), target, *notes);
   RecordStep(*source, target, options, *notes);
   notes->insert(notes->end(), carried.notes.begin(), carried.notes.end());
