@@ -231,7 +231,9 @@ class Merge {
       const int64_t id = ids_[group][taken[group]];
       return Unknown(absl::StrCat(shapes_.Describe(absl::StrCat(id)), " of id ", id, " cannot be a state of ",
                                   Quote(NameOf(parameter)), " of shape ", ShapeOf(parameter).ToString(),
-                                  ": the order of the groups is another", OrFlat()));
+                                  ": the order of the groups is another, or the optimizer keeps states of "
+                                  "other shapes",
+                                  OrFlat()));
     }
     return Unknown(absl::StrCat("no id is left for ", Quote(NameOf(parameter))));
   }

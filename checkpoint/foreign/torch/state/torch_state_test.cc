@@ -95,8 +95,10 @@ TEST(TorchStateTest, StateThatFitsNoParameterIsCarriedWithTheReason) {
       state.layout.notes,
       ElementsAre(AllOf(HasSubstr("\"optimizer\" became extra values: "),
                         HasSubstr("state \"row_var\" of shape [5, 1] of id 0 cannot be a state of \"w\" of shape "
-                                  "[4, 3]: the order of the groups is another; save it by name"))));
+                                  "[4, 3]: the order of the groups is another, or the optimizer keeps states of other "
+                                  "shapes; save it by name"))));
   EXPECT_FALSE(state.layout.is_usual);
+  EXPECT_NE(state.contents.FindText(StateKey::Extra("optimizer")), nullptr) << "it is not written back as one dict";
 }
 
 TEST(TorchStateTest, AnOptimizerByIdWithoutAModelIsCarried) {
