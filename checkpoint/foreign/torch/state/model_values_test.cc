@@ -79,6 +79,10 @@ TEST(ModelValuesTest, TensorsInDictsAndListsOfAModelAreNamedByTheirPaths) {
               ElementsAreArray({"model/w float32[2]", "model/cache.k float32[3]", "model/scales.0 float32[]"}));
   EXPECT_THAT(nested.layout.notes, ElementsAreArray({"2 tensors are in dicts or lists inside of a model, and named by "
                                                      "the path: \"model.cache.k\""}));
+  ASSERT_OK_AND_ASSIGN(const TorchState two,
+                       TestTree(R"({"params": {"w": "float32[2]"}, "params_ema": {"w": "float32[2]"}})").State());
+  EXPECT_THAT(two.layout.notes, ElementsAreArray({"2 tensors are in dicts or lists inside of a model, and named by "
+                                                  "the path: \"params.w\""}));
   ASSERT_OK_AND_ASSIGN(const TorchState flat, TestTree(R"({"model": {"cache.k": "float32[3]"}})").State());
   EXPECT_THAT(flat.layout.notes, IsEmpty());
 }
