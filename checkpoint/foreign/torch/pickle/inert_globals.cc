@@ -35,9 +35,12 @@ constexpr std::array kTensorPrefixes = {"torch._tensor"sv,
                                         "torch.sparse"sv,
                                         "torch.storage"sv};
 
-// Of the builtins, only types of values: the others evaluate, import, open or look up.
-constexpr std::array kBuiltinTypes = {"bool"sv,   "bytes"sv, "dict"sv,  "float"sv, "int"sv,   "list"sv,    "long"sv,
-                                      "object"sv, "range"sv, "slice"sv, "str"sv,   "tuple"sv, "unicode"sv, "xrange"sv};
+// Of the builtins, only types of values, constants and functions of values: the others evaluate, import, open or look
+// up.
+constexpr std::array kBuiltinValues = {
+    "Ellipsis"sv, "NotImplemented"sv, "abs"sv,    "bool"sv, "bytes"sv, "dict"sv,   "float"sv,   "int"sv,
+    "len"sv,      "list"sv,           "long"sv,   "max"sv,  "min"sv,   "object"sv, "pow"sv,     "range"sv,
+    "round"sv,    "slice"sv,          "sorted"sv, "str"sv,  "sum"sv,   "tuple"sv,  "unicode"sv, "xrange"sv};
 
 // The first entry whose prefix matches is used, so longer prefixes come first.
 struct Advice {
@@ -121,7 +124,8 @@ bool IsTensorClass(std::string_view part) { return EndsWith(part, "Tensor") || E
 bool IsInertGlobal(std::string_view name) {
   for (const std::string_view builtins : {"builtins."sv, "__builtin__."sv}) {
     if (!StartsWith(name, builtins)) continue;
-    return std::find(kBuiltinTypes.begin(), kBuiltinTypes.end(), name.substr(builtins.size())) != kBuiltinTypes.end();
+    return std::find(kBuiltinValues.begin(), kBuiltinValues.end(), name.substr(builtins.size())) !=
+           kBuiltinValues.end();
   }
   const bool is_tensor = std::any_of(kTensorPrefixes.begin(), kTensorPrefixes.end(),
                                      [&](std::string_view prefix) { return StartsWith(name, prefix); });
