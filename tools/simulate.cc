@@ -8,6 +8,7 @@
 //
 // Exit status: 0; 1 when a file cannot be read or written; 2 for a wrong command line.
 #include <algorithm>
+#include <cmath>
 #include <optional>
 #include <string>
 #include <utility>
@@ -122,7 +123,9 @@ absl::StatusOr<DeviceModel> DeviceOf(ComputePrecision precision) {
   }
   DeviceModel device;
   if (flops != 0) {
-    if (!(flops > 0)) return absl::InvalidArgumentError(absl::StrCat("--flops is ", flops, ", wanted more than 0"));
+    if (!(flops > 0) || !std::isfinite(flops)) {
+      return absl::InvalidArgumentError(absl::StrCat("--flops is ", flops, ", wanted a finite number above 0"));
+    }
     FSDP_ASSIGN_OR_RETURN(device.memory_bandwidth, ParseBandwidth(bandwidth));
     device.name = "given by --flops";
     device.float32_flops = device.bfloat16_flops = device.float8_flops = device.attention_flops = flops;

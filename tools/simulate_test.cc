@@ -170,6 +170,7 @@ TEST(SimulateTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
   ExpectUsageError({"--dtype=float64"}, "dtype \"float64\"");
   ExpectUsageError({"--reduce_dtype=float16"}, "--reduce_dtype=float16: expected float32 or bfloat16");
   ExpectUsageError({"--flops=1e12"}, "--flops and --memory_bandwidth are of one device");
+  ExpectUsageError({"--flops=1e400", "--memory_bandwidth=1GB/s"}, "--flops is inf, wanted a finite number above 0");
   ExpectUsageError({"--sharding_strategy=half"}, "half");
   ExpectUsageError({"--seq_len=-1"}, "seq_len -1");
   ExpectUsageError({"--batch_size=9223372036854775807"}, "batch_size is 9223372036854775807");
