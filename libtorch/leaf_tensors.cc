@@ -43,8 +43,10 @@ LeafTensors::LeafTensors(const UnitStore& units, const std::vector<MirroredParam
 void LeafTensors::Adopt(const Unit& unit, Leaf& leaf) {
   leaf.type = ScalarTypeOf(unit.compute_dtype);
   leaf.requires_grad = leaf.mirror->requires_grad;
-  leaf.message = absl::StrCat("parameter \"", leaf.mirror->fqn, "\" is sharded and its unit (", unit.display_name(),
-                              ") not gathered: use it within ShardedModule::Forward or SummonFullParams");
+  leaf.message =
+      absl::StrCat("parameter \"", leaf.mirror->fqn, "\" is sharded and its unit (", unit.display_name(),
+                   ") not gathered: use it within ShardedModule::Forward or SummonFullParams, and call to() and "
+                   "half() before it is sharded");
   leaf.storage->Unbind(leaf.message);
   leaf.tensor.set_data(SlotStorage::NewTensor(leaf.storage, leaf.type, SizesOf(leaf.mirror->shape)));
   leaf.tensor.mutable_grad() = at::Tensor();
@@ -85,7 +87,8 @@ void LeafTensors::FollowData(Leaf& leaf) {
 }
 
 void LeafTensors::SetType(Leaf& leaf, at::ScalarType type) {
-  if (leaf.tensor.scalar_type() == type) return;
+  // A tensor that the program gave other memory, as to() and half() do, stays so for Check to name it.
+  if (leaf.tensor.scalar_type() == type || SlotStorage::Of(leaf.tensor) != leaf.storage.get()) return;
   leaf.tensor.unsafeGetTensorImpl()->set_storage_and_dtype(c10::Storage(leaf.storage), c10::scalarTypeToTypeMeta(type));
 }
 
@@ -120,7 +123,8 @@ absl::Status LeafTensors::Check() const {
     return absl::FailedPreconditionError(
         absl::StrCat("parameter \"", leaf.mirror->fqn, "\": ",
                      ours ? "requires_grad was changed after it was sharded: set it before Shard"
-                          : "its memory was replaced after it was sharded: edit it within SummonFullParams"));
+                          : "its memory was replaced after it was sharded: edit it in place within SummonFullParams, "
+                            "and call to(), half() and set_data() before Shard"));
   }
   return absl::OkStatus();
 }

@@ -322,7 +322,7 @@ std::vector<at::Tensor> TestModel::parameters() const {
   return all;
 }
 
-TestModel MakeTestModel(const std::string& name, c10::Device device) {
+TestModel MakeTestModel(const std::string& name, c10::Device device, at::ScalarType dtype) {
   // All threads draw from one default generator, so the seed holds only under a lock.
   static std::mutex& mutex = *new std::mutex;
   const Spec& spec = SpecNamed(name);
@@ -338,6 +338,17 @@ TestModel MakeTestModel(const std::string& name, c10::Device device) {
       return at::randint(0, 11, {4, 6}, at::make_generator<at::CPUGeneratorImpl>(1000 + seed),
                          at::TensorOptions().dtype(at::kLong));
     };
+  }
+  if (dtype != at::kFloat) {
+    model.input = [input = model.input, dtype](int seed) {
+      const at::Tensor x = input(seed);
+      return x.is_floating_point() ? x.to(dtype) : x;
+    };
+    if (model.module != nullptr) {
+      model.module->to(dtype);
+    } else {
+      model.script->to(dtype);
+    }
   }
   // Made on the host and moved, so that the values are the same on every device.
   if (device.is_cpu()) return model;

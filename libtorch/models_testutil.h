@@ -35,8 +35,8 @@ struct TestModel {
 // A model by name, with the same initial values at each call: "mlp", "tied_transformer", "transformer_encoder",
 // "conv_net", "lstm", "mixture_of_experts", "odd_net" (branches, a unit that runs twice, one that never runs,
 // parameters that are not used, a frozen one, a custom autograd Function), "script". The values, and the inputs,
-// are the same on every device. From any thread.
-TestModel MakeTestModel(const std::string& name, c10::Device device = at::kCPU);
+// are the same on every device, and in another `dtype` the same values rounded. From any thread.
+TestModel MakeTestModel(const std::string& name, c10::Device device = at::kCPU, at::ScalarType dtype = at::kFloat);
 const std::vector<std::string>& TestModelNames();
 
 // Tensors by full name.

@@ -13,6 +13,7 @@
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -221,6 +222,25 @@ TEST(ShardedModuleErrorsTest, AParameterThatTheProgramReplacedIsNamed) {
     EXPECT_THAT(ErrorOf([&] { sharded.Forward(model.forward, model.input(0)); }),
                 HasSubstr("memory was replaced after it was sharded"));
   });
+}
+
+TEST(ShardedModuleErrorsTest, ToAndHalfAfterShardingNameTheParameterAndChangeNothing) {
+  for (const bool fsdp2 : {false, true}) {
+    OnTwoRanks(kModel, {.use_fsdp2 = fsdp2}, [](ShardedModule& sharded, const TestModel& model) {
+      for (const at::ScalarType type : {at::kHalf, at::kBFloat16}) {
+        EXPECT_THAT(ErrorOf([&] { model.module->to(type); }),
+                    AllOf(HasSubstr("parameter \"encoder.layers.0."), HasSubstr("call to() and half() before")));
+      }
+      ExpectUsable(sharded, model);
+      {
+        const auto guard = sharded.SummonFullParams();
+        ASSERT_OK(guard.status());
+        model.module->to(at::kHalf);
+      }
+      EXPECT_THAT(ErrorOf([&] { sharded.Forward(model.forward, model.input(0)); }),
+                  AllOf(HasSubstr("parameter \"encoder.layers.0."), HasSubstr("call to(), half() and set_data()")));
+    });
+  }
 }
 
 // A prebuilt encoder calls its layers itself.

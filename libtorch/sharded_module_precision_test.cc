@@ -3,7 +3,6 @@
 // Mixed precision of sharded modules of LibTorch: dtypes of units and the casts at their borders, equal in every bit to
 // casts that a program would write.
 #include <torch/nn.h>
-#include <torch/optim.h>
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
@@ -16,37 +15,6 @@
 
 namespace fsdp {
 namespace {
-
-// The reference for bfloat16: the same model with its weights rounded before each step, and float32 gradients from
-// bfloat16 backwards, which is the meaning of mixed precision on one rank.
-TEST(ShardedModulePrecisionTest, MixedPrecisionHasTheBitsOfARoundedModel) {
-  MixedPrecision precision;
-  precision.param_dtype = DType::kBFloat16;
-  precision.reduce_dtype = DType::kFloat32;
-  const TestTraining training{.steps = 3, .weight_decay = 0, .adamw = false};
-  const auto trained = TrainOnThreads("mlp", 2, {.fsdp1 = {.mixed_precision = precision}}, training);
-  ASSERT_OK(trained.status());
-
-  at::set_num_threads(1);
-  const TestModel master = MakeTestModel("mlp"), low = MakeTestModel("mlp");
-  const std::vector<at::Tensor> weights = master.parameters();
-  torch::optim::SGD optimizer(weights, torch::optim::SGDOptions(training.lr).momentum(0.9));
-  low.module->to(at::kBFloat16);
-  const std::vector<at::Tensor> rounded = low.parameters();
-  for (int step = 0; step < training.steps; ++step) {
-    low.module->zero_grad();
-    {
-      at::NoGradGuard no_grad;
-      for (size_t i = 0; i < weights.size(); ++i) rounded[i].copy_(weights[i]);
-    }
-    low.forward(low.input(step).to(at::kBFloat16)).to(at::kFloat).square().mean().backward();
-    for (size_t i = 0; i < weights.size(); ++i) weights[i].mutable_grad() = rounded[i].grad().to(at::kFloat);
-    optimizer.step();
-  }
-  TorchValues wanted;
-  for (const auto& item : master.module->named_parameters()) wanted[item.key()] = item.value().detach();
-  EXPECT_EQ(LargestDifference(wanted, trained->values), 0);
-}
 
 // A batch norm that stays in float32 as a unit of its own, and buffers in buffer_dtype.
 TEST(ShardedModulePrecisionTest, EveryUnitHasItsOwnDType) {
