@@ -28,9 +28,12 @@ class Driver final : public FormatDriver {
 
   // Also a rank's directory in one.
   absl::StatusOr<bool> IsCheckpointDirectory(const std::string& directory) const override {
-    FSDP_ASSIGN_OR_RETURN(const MegatronForm form, MegatronFormOf(directory));
-    if (form != MegatronForm::kNone || !MegatronRankNumbers(SplitPath(directory).name)) {
-      return form != MegatronForm::kNone;
+    const absl::StatusOr<MegatronForm> form = MegatronFormOf(directory);
+    // There is no such directory yet, or it is a file.
+    if (absl::IsNotFound(form.status()) || absl::IsFailedPrecondition(form.status())) return false;
+    FSDP_RETURN_IF_ERROR(form.status());
+    if (*form != MegatronForm::kNone || !MegatronRankNumbers(SplitPath(directory).name)) {
+      return *form != MegatronForm::kNone;
     }
     return HasEntry(directory, kMegatronRankFileName);
   }
