@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """push and pull: checkpoints to and from an object store, by the program `ckpt`.
 
-The ckpt of this package is static and cannot load libcurl, so the first on the PATH that can is taken.
+The first ckpt on the PATH is taken, or else this package's. Static ones of earlier releases had no libcurl and are
+passed over.
 """
 
 import json
 import os
 import subprocess
+import sysconfig
 from typing import Any, Dict, List, Optional
 
 from ._checkpoint import Path
@@ -18,7 +20,7 @@ _UNIMPLEMENTED, _UNKNOWN, _NOT_FOUND, _EXISTS = 12, 2, 5, 6
 
 def _programs() -> List[str]:
     directories = [directory or "." for directory in os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    paths = (os.path.join(directory, "ckpt") for directory in directories)
+    paths = [os.path.join(directory, "ckpt") for directory in [*directories, sysconfig.get_path("scripts")]]
     return [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
 
 
@@ -46,8 +48,8 @@ def _run(operands: List[str], overwrite: bool, endpoint_url: Optional[str]) -> D
         refused = f"{program}: {problem}"
     raise CheckpointError(
         _UNIMPLEMENTED,
-        f"{operands[0]}: {refused}; expected a ckpt that loads libcurl: ./bazelw build //tools:ckpt makes one, whose "
-        "directory goes onto the PATH, before the one of this package or after it",
+        f"{operands[0]}: {refused}; expected a ckpt with libcurl, as this package has one: put its directory onto the "
+        "PATH",
     )
 
 
@@ -60,7 +62,7 @@ def _operand(path: Path) -> str:
 def push(source: Path, url: str, *, overwrite: bool = False, endpoint_url: Optional[str] = None) -> Dict[str, Any]:
     """Verifies a checkpoint, or the newest of a directory that verifies, and copies it to an object store, below `url`,
     s3://BUCKET/PREFIX. It appears when it is complete. Returns the report of `ckpt push --json`. Keys and region come
-    from the environment and ~/.aws. CheckpointError with code "unimplemented" if no ckpt here can load libcurl.
+    from the environment and ~/.aws. CheckpointError with code "unimplemented" if no ckpt here has libcurl.
 
     >>> fsdp_checkpoint.push("checkpoints", "s3://models/gpt2")
     """

@@ -46,17 +46,18 @@ class ObjectStoreTest(Case):
         with self.on_path(self.program("echo broken >&2; exit 2")), self.assertRaisesRegex(RuntimeError, "broken"):
             fsdp_checkpoint.push("runs", "s3://b/p")
 
-    def test_without_a_ckpt_that_loads_libcurl_the_error_says_what_to_do(self):
-        with mock.patch.dict(os.environ, PATH=self.program(STATIC)):
-            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "build //tools:ckpt makes one") as caught:
+    def test_without_a_ckpt_that_has_libcurl_the_error_says_what_to_do(self):
+        static = self.program(STATIC)
+        with mock.patch.dict(os.environ, PATH=static), mock.patch("sysconfig.get_path", return_value=static):
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "expected a ckpt with libcurl") as caught:
                 fsdp_checkpoint.push("runs", "s3://b/p")
             self.assertEqual(caught.exception.code, "unimplemented")
 
-    def test_the_ckpt_of_the_package_is_static(self):
+    def test_the_ckpt_of_the_package_is_found_without_the_path_and_reaches_for_the_store(self):
         fsdp_checkpoint.save(self.path(), {"model": {"w": numpy.ones(3)}})
         environment = {"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_REGION": "eu-west-1"}
-        with mock.patch.dict(os.environ, environment):
-            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "expected a ckpt that loads libcurl"):
+        with self.on_path(), mock.patch.dict(os.environ, environment):
+            with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "localhost port 1.*connect to server"):
                 fsdp_checkpoint.push(self.path(), "s3://bucket/prefix", endpoint_url="http://localhost:1")
 
 
