@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SourcePlace: the place of a call in the source, as std::source_location, which editors' parsers do not have: clang has
-// it from 16 on.
+// SourcePlace: the place of a call in the source, as std::source_location, which editors' parsers do not have: clang
+// has it from 16 on.
 #ifndef FSDP_CUDA_EMULATOR_SOURCE_PLACE_H_
 #define FSDP_CUDA_EMULATOR_SOURCE_PLACE_H_
 

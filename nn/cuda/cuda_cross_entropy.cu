@@ -25,6 +25,7 @@
 #include "fsdp/cuda/refuse_value.h"
 #include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_cross_entropy.h"
+#include "fsdp/nn/cuda/cuda_grad_factor.h"
 #include "fsdp/nn/ops/device_scaled_loss.h"
 
 namespace fsdp {
@@ -40,17 +41,6 @@ constexpr int kPack = kPackBytes / sizeof(T);
 
 template <typename T>
 using RowPack = Pack<T, kPack<T>>;
-
-// The factor of the gradient: the scale of the loss divided by the number of rows, in the order of the host's
-// divisions.
-struct GradFactor {
-  float of_host = 0;
-  const float* scale = nullptr;  // null: of_host
-  float divisor = 1;
-  float rows = 1;
-
-  __device__ float Get() const { return scale == nullptr ? of_host : __fdiv_rn(__fdiv_rn(*scale, divisor), rows); }
-};
 
 // The matrices of a call, rows at any distance. The gradient is scaled by `factor`.
 template <typename T>
@@ -309,16 +299,6 @@ Rows<T> RowsOf(const Tensor& logits, const Tensor& targets, const Tensor& statis
           nullptr,
           0,
           {}};
-}
-
-GradFactor FactorOf(float scale, const Tensor& grad) {
-  return {.of_host = scale / static_cast<float>(grad.shape().dim(0))};
-}
-
-GradFactor FactorOf(const DeviceScale& scale, const Tensor& grad) {
-  return {.scale = scale.scale.data_as<const float>(),
-          .divisor = scale.divisor,
-          .rows = static_cast<float>(grad.shape().dim(0))};
 }
 
 template <typename T>
