@@ -99,7 +99,7 @@ def expect(call, *texts):
 @contextlib.contextmanager
 def in_time():
     """Ends a rank that waits forever."""
-    faulthandler.dump_traceback_later(200, exit=True)
+    faulthandler.dump_traceback_later(600, exit=True)
     yield
     faulthandler.cancel_dump_traceback_later()
 
