@@ -3,12 +3,13 @@
 #
 # Makes the wheel, installs it into a virtual environment of its own, and tests it there with PyTorch:
 #
-#   tests/wheel/run.sh [--dir=DIR] [--site_packages=DIR] [--benchmark] [-- OPTION_OF_BAZEL...]
+#   tests/wheel/run.sh [--dir=DIR] [--site_packages=DIR] [--quick] [--benchmark] [-- OPTION_OF_BAZEL...]
 #
 #   --dir=DIR            the virtual environment; default: fsdp-wheel in the user's cache
 #   --site_packages=DIR  take torch and numpy from there, and install neither; without it the torch that
 #                        tests/libtorch/run.sh has put into the user's cache is taken, if it is there, and gets the
 #                        libraries that it needs for Python
+#   --quick              leave out the tests that start many ranks, each of which imports torch for seconds
 #   --benchmark          instead, compare Writer and Reader with PyTorch's FileSystemWriter and FileSystemReader
 #
 # Writes only to DIR, up to 2 GB, and those libraries. The exit status is the tests'; 77 if there is no PyTorch and none
@@ -23,10 +24,11 @@ while [ $# != 0 ]; do
   case $1 in
     --dir=?*) dir=${1#--dir=} ;;
     --site_packages=?*) site_packages=${1#--site_packages=} ;;
+    --quick) export FSDP_WHEEL_QUICK=1 ;;
     --benchmark) program=("$PWD/tests/wheel/benchmark.py") ;;
     --) shift && break ;;
-    -h | --help) sed -n '4,15s/^# \{0,1\}//p' "$0" && exit 0 ;;
-    *) echo "run.sh: $1: no such flag; --dir=DIR, --site_packages=DIR, --benchmark and -- are" >&2 && exit 2 ;;
+    -h | --help) sed -n '4,16s/^# \{0,1\}//p' "$0" && exit 0 ;;
+    *) echo "run.sh: $1: no such flag; --dir=DIR, --site_packages=DIR, --quick, --benchmark and -- are" >&2 && exit 2 ;;
   esac
   shift
 done
