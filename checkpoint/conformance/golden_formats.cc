@@ -67,6 +67,8 @@ std::vector<std::string> GoldenFormats() {
       "checkpoint/foreign/npz/testdata/bfloat16_void.json",
       "checkpoint/foreign/npz/testdata/stored.json",
       "checkpoint/foreign/npz/testdata/deflated.json",
+      "checkpoint/foreign/npz/testdata/v2.json",
+      "checkpoint/foreign/npz/testdata/v3.json",
       "checkpoint/foreign/onnx/testdata/external.json",
       "checkpoint/foreign/onnx/testdata/nested.json",
       "checkpoint/foreign/onnx/testdata/raw.json",

@@ -123,11 +123,6 @@ const std::vector<LookalikeFile>& LookalikeFiles() {
        [](const FileHead&) {
          return std::string("is a tar archive: unpack it first, `tar xf FILE`, and give what is in it");
        }},
-      {"array", kInvalid, [](const FileHead& head) { return StartsWith(head, "\x93NUMPY"); },
-       [](const FileHead&) {
-         return std::string(
-             "is one array of NumPy without a name: save it under a name, np.savez(\"FILE.npz\", NAME=array)");
-       }},
       {"text", kInvalid, IsText,
        [](const FileHead& head) {
          return absl::StrCat("is a text that begins with ", Quote(head.bytes.substr(0, kShownBytes)),

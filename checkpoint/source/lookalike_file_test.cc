@@ -52,7 +52,6 @@ std::vector<Example> Examples() {
       {"packed", "7z\xBC\xAF\x27\x1C", "7z x"},
       {"packed", "Rar!\x1A\x07", "unrar"},
       {"tar", tar, "`tar xf FILE`"},
-      {"array", "\x93NUMPY\1", "np.savez(\"FILE.npz\", NAME=array)"},
       {"text", "Entry not found", "is a text that begins with \"Entry not found\", not weights"},
       {"text", "Invalid username or password.\n", "download the file again"},
       {"zeros", std::string(1000, '\0'), "begins with 512 zeros"},

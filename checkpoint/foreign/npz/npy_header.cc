@@ -19,7 +19,6 @@
 namespace fsdp {
 namespace {
 
-constexpr std::string_view kMagic = "\x93NUMPY";
 constexpr int64_t kAlignment = 64;
 
 absl::Status Broken(const std::string& what) { return absl::DataLossError(absl::StrCat("npy header: ", what)); }
@@ -205,7 +204,7 @@ int64_t LengthBytes(std::string_view prelude) { return prelude[6] == 1 ? 2 : 4; 
 }  // namespace
 
 absl::StatusOr<int64_t> NpyHeaderBytes(std::string_view prelude) {
-  if (static_cast<int64_t>(prelude.size()) < kNpyPreludeBytes || prelude.substr(0, kMagic.size()) != kMagic) {
+  if (static_cast<int64_t>(prelude.size()) < kNpyPreludeBytes || prelude.substr(0, kNpyMagic.size()) != kNpyMagic) {
     return Broken("it does not begin with \\x93NUMPY");
   }
   const int major = static_cast<uint8_t>(prelude[6]);
@@ -247,7 +246,7 @@ absl::StatusOr<std::string> EncodeNpyHeader(DType dtype, const Shape& shape) {
   const int64_t least = 10 + static_cast<int64_t>(text.size()) + 1;
   text.append((kAlignment - least % kAlignment) % kAlignment, ' ');
   text += '\n';
-  std::string bytes(kMagic);
+  std::string bytes(kNpyMagic);
   bytes += {'\1', '\0', static_cast<char>(text.size()), static_cast<char>(text.size() >> 8)};
   return bytes + text;
 }

@@ -20,6 +20,8 @@
 
 namespace fsdp {
 
+inline constexpr std::string_view kNpyMagic = "\x93NUMPY";
+
 // The number of bytes that determine a header's length, and the longest header that is read: for a tensor it has about
 // a hundred bytes.
 inline constexpr int64_t kNpyPreludeBytes = 12;

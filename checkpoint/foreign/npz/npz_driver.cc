@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // An .npz file is a zip archive, and so is a file of torch.save: the name of the first entry distinguishes them. For an
-// archive without entries the file's own name decides.
+// archive without entries the file's own name decides. One array by itself (.npy) is not an archive.
 #include "fsdp/checkpoint/foreign/npz/npz_driver.h"
 
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
+#include "fsdp/checkpoint/foreign/npz/npy_header.h"
 #include "fsdp/checkpoint/foreign/npz/npz_source.h"
 #include "fsdp/checkpoint/foreign/npz/npz_writer.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
@@ -22,6 +23,7 @@ class Driver final : public FormatDriver {
   Driver() : FormatDriver(NpzTraits()) {}
 
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
+    if (absl::StartsWith(probe.head, absl::string_view(kNpyMagic.data(), kNpyMagic.size()))) return true;
     if (FirstZipEntryEndsWith(probe.head, ".npy")) return true;
     const bool is_empty_archive = absl::StartsWith(probe.head, "PK\5\6") || absl::StartsWith(probe.head, "PK\6\6");
     return is_empty_archive && HasSuffix(probe.path);

@@ -32,6 +32,7 @@
 #include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/nearby_reads.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -69,8 +70,11 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
         file_(std::make_unique<ChecksummedFile>(std::move(file), checksums_)) {}
 
   absl::Status ReadContents() {
-    FSDP_ASSIGN_OR_RETURN(const FileSlice archive, FileSlice::Whole(*file_));
-    FSDP_ASSIGN_OR_RETURN(const ZipDirectory directory, ZipDirectory::Read(archive));
+    FSDP_ASSIGN_OR_RETURN(const FileSlice file, FileSlice::Whole(*file_));
+    const absl::StatusOr<std::string> magic = file.ReadText(0, kNpyMagic.size());
+    is_archive_ = !magic.ok() || *magic != kNpyMagic;
+    if (!is_archive_) return AddArray(NameOfArray(file_->path()), {}, 0, file.nbytes);
+    FSDP_ASSIGN_OR_RETURN(const ZipDirectory directory, ZipDirectory::Read(file));
     for (size_t i = 0; i < directory.size(); ++i) {
       const ZipEntry entry = directory[i];
       const absl::Status status = Add(entry);
@@ -86,7 +90,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
   std::vector<std::string> files() const override { return {file_->path()}; }
   std::vector<std::string> left_out() const override { return left_out_; }
-  bool has_checksums() const override { return verifies_; }
+  bool has_checksums() const override { return verifies_ && is_archive_; }
   const CoveringChecksums* covering_checksums() const override { return this; }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
@@ -150,13 +154,24 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
     }
     // Offsets of a stored array count in the archive, of a compressed one in the inflated entry (FileOf).
     const int64_t begin = entry.is_stored() ? entry.payload_offset : 0;
-    FSDP_ASSIGN_OR_RETURN(array.header, ReadHeader(FileOf(array), begin, entry.nbytes));
+    return AddArray(std::string(name), std::move(array), begin, entry.nbytes);
+  }
+
+  // A .npy file by itself does not name its array.
+  static std::string NameOfArray(const std::string& path) {
+    const std::string file = SplitPath(path).name;
+    return std::string(absl::StripSuffix(file, kSuffix));
+  }
+
+  // The array in the `nbytes` bytes from byte `begin` of its file.
+  absl::Status AddArray(std::string name, NpzArray array, int64_t begin, int64_t nbytes) {
+    FSDP_ASSIGN_OR_RETURN(array.header, ReadHeader(FileOf(array), begin, nbytes));
     if (!array.header.dtype) {
-      LeaveOut(absl::StrCat(Quote(std::string(name)), " (", array.header.why, ")"));
+      LeaveOut(absl::StrCat(Quote(name), " (", array.header.why, ")"));
       return absl::OkStatus();
     }
     const Shape& shape = array.header.shape;
-    const int64_t payload = entry.nbytes - array.header.nbytes;
+    const int64_t payload = nbytes - array.header.nbytes;
     // The division first: for a hostile shape the product could overflow.
     if (shape.numel() > payload / SizeOf(*array.header.dtype) ||
         shape.numel() * SizeOf(*array.header.dtype) != payload) {
@@ -167,7 +182,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
     const auto long_dims = std::count_if(shape.dims().begin(), shape.dims().end(), [](int64_t n) { return n > 1; });
     // With one long dimension both orders are equal, and reading without strides is faster.
     array.is_row_major = !array.header.fortran_order || long_dims < 2;
-    return AddTensor(std::string(name), std::move(array));
+    return AddTensor(std::move(name), std::move(array));
   }
 
   absl::Status AddTensor(std::string name, NpzArray array) {
@@ -181,7 +196,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
     return absl::OkStatus();
   }
 
-  // Reads the header of the entry in the `nbytes` bytes from byte `begin` of `file`.
+  // Reads the header of the array in the `nbytes` bytes from byte `begin` of `file`.
   static absl::StatusOr<NpyHeader> ReadHeader(const File& file, int64_t begin, int64_t nbytes) {
     const FileSlice entry = {&file, begin, nbytes};
     FSDP_ASSIGN_OR_RETURN(const std::string prelude, entry.ReadText(0, kNpyPreludeBytes));
@@ -212,6 +227,7 @@ class NpzSource final : public TensorSource, public CoveringChecksums {
 
   const std::shared_ptr<EntryChecksums> checksums_;
   const bool verifies_;
+  bool is_archive_ = true;  // false: the file is one array, without a CRC
   const std::unique_ptr<ChecksummedFile> file_;
   // Shared by all entries, so that the number of streams does not grow with the arrays.
   mutable InflaterPool inflaters_;
@@ -246,7 +262,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenNpzFile(std::unique_ptr<File> 
 const FormatTraits& NpzTraits() {
   static const auto* traits = new FormatTraits{.name = "npz",
                                                .headline = "arrays of NumPy",
-                                               .file = "an .npz file",
+                                               .file = "an .npz or .npy file",
                                                .suffixes = {".npz"},
                                                .model_only = true,
                                                .is_plain = true};

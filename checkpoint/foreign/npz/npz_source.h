@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenNpzSource: an archive of NumPy (np.savez, np.savez_compressed) as a TensorSource: each NAME.npy in it is the
-// model tensor NAME. Stored entries are read in place, compressed ones are inflated as they are read; arrays in Fortran
-// order and big-endian ones become row-major and little-endian. CRCs are compared. Nothing is ever executed: an array
-// of Python objects is a pickle, and is not read.
+// model tensor NAME, as is a file NAME.npy by itself (np.save), without a CRC. Stored entries are read in place,
+// compressed ones are inflated as they are read; arrays in Fortran order and big-endian ones become row-major and
+// little-endian. CRCs are compared. Nothing is ever executed: an array of Python objects is a pickle, and is not read.
 #ifndef FSDP_CHECKPOINT_FOREIGN_NPZ_NPZ_SOURCE_H_
 #define FSDP_CHECKPOINT_FOREIGN_NPZ_NPZ_SOURCE_H_
 

@@ -51,6 +51,20 @@ TEST(NpzSourceTest, AnArrayOfPythonObjectsIsNamedAndNeverRead) {
                              HasSubstr(R"("structured" (structures of several fields))"))));
 }
 
+TEST(NpzSourceTest, OneArrayByItselfHasTheNameOfItsFileAndNoCrc) {
+  const std::string bytes = ReadFile(TestData("v3.npy"));
+  const std::string path = NewTestDirectory() + "/layer.0.npy";
+  WriteAll(path, bytes);
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(path));
+  ASSERT_NE(source->contents().FindTensor(StateKey::Model("layer.0")), nullptr);
+  EXPECT_FALSE(source->has_checksums());
+  WriteAll(path, bytes.substr(0, bytes.size() - 1));
+  EXPECT_THAT(OpenTensorSource(path),
+              StatusIs(StatusCode::kDataLoss, AllOf(HasSubstr(path), HasSubstr("it has 47 bytes of elements"))));
+  WriteAll(path, bytes + "x");
+  EXPECT_THAT(OpenTensorSource(path), StatusIs(StatusCode::kDataLoss, HasSubstr("it has 49 bytes of elements")));
+}
+
 // An entry of an archive that a test assembles; the fields that can make false claims may be set.
 struct Entry {
   std::string name;

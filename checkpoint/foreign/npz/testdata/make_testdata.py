@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""make_testdata.py OUT: makes the archives of this folder with NumPy and ml_dtypes, and for each a JSON file with the
+"""make_testdata.py OUT: makes the archives and arrays of this folder with NumPy and ml_dtypes, and for each a JSON file with the
 dtype, the shape and the SHA-256 of every array as NumPy reads it back. Made with NumPy 2.4.6."""
 import hashlib
 import json
@@ -16,6 +16,8 @@ CASES = {
     "bfloat16_void": {"seed": 73, "size": (3, 4)},
     "object_refuse": {"seed": 74, "size": (3, 4)},
 }
+TEXTS = ['"text" (texts)', '"bytes" (texts)']
+LEFT_OUT = {"stored.npz": TEXTS, "deflated.npz": TEXTS, "bfloat16_void.npz": [*TEXTS, '"fp8"']}
 
 
 def arrays_of(name, seed, size):
@@ -54,18 +56,25 @@ def expected(array):
             "sha256": hashlib.sha256(np.ascontiguousarray(little).tobytes()).hexdigest()}
 
 
+def write_case(out, path, tensors):
+    case = {"path": path, "format": "npz", "step": -1, "world_size": 1,
+            "tensors": {"model/" + n: t for n, t in tensors.items()}, "left_out": LEFT_OUT.get(path, [])}
+    (out / path).with_suffix(".json").write_text(json.dumps(case, indent=1) + "\n")
+
+
 def main(out):
     for name, case in CASES.items():
         arrays = arrays_of(name, **case)
         (np.savez_compressed if name == "deflated" else np.savez)(out / f"{name}.npz", **arrays)
         back = np.load(out / f"{name}.npz", allow_pickle=name == "object_refuse")
         if name != "object_refuse":
-            tensors = {n: expected(back[n]) for n in back.files if back[n].dtype.kind in "fiub?cV"}
-            (out / f"{name}.json").write_text(json.dumps({"tensors": tensors}, indent=1) + "\n")
+            tensors = {n: expected(back[n]) for n in back.files if back[n].dtype.kind in "fiub?cV" and n != "fp8"}
+            write_case(out, f"{name}.npz", tensors)
         if name == "stored":
             for version, of in ((2, "fortran"), (3, "ints")):
                 with open(out / f"v{version}.npy", "wb") as file:
                     np.lib.format.write_array(file, arrays[of], version=(version, 0))
+                write_case(out, f"v{version}.npy", {f"v{version}": expected(arrays[of])})
 
 
 if __name__ == "__main__":
