@@ -11,6 +11,7 @@
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_format.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_testutil.h"
 #include "fsdp/checkpoint/foreign/orbax/ocdbt_values.h"
+#include "fsdp/checkpoint/foreign/orbax/zarr_array.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
@@ -161,6 +162,15 @@ TEST_F(OcdbtValuesTest, AValueBeyondTheEndOfItsFileIsFoundWhenItIsOpened) {
   ASSERT_OK_AND_ASSIGN(const auto place, values->Find("a"));
   EXPECT_THAT(values->ReadWhole(*place, 5), IsOkAndHolds("abcde"));
   EXPECT_THAT(values->ReadWhole(*place, 4), StatusIs(StatusCode::kResourceExhausted, HasSubstr("at most 4")));
+}
+
+TEST_F(OcdbtValuesTest, ABrokenValueIsNamedByItsKeyAndByTheFileThatHasIt) {
+  Write({OcdbtLeafOfFile("w/.zarray", "d/values", 10, 5)}, {.keys = 1});
+  WriteAll(root_ + "/d/values", "0123456789abcde");
+  ASSERT_OK_AND_ASSIGN(const auto values, OpenOcdbtValues(root_));
+  ChunkMemory memory;
+  EXPECT_THAT(ZarrArray::Open(*values, "w", 0, memory),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("w/.zarray in d/values, bytes 10 to 15: not JSON at byte 1")));
 }
 
 TEST_F(OcdbtValuesTest, TheNewestNumberedManifestIsRead) {

@@ -75,11 +75,14 @@ absl::StatusOr<ZarrArray> ZarrArray::Open(const KeyValues& values, const std::st
   ZarrArray array(values, name, number, memory);
   FSDP_ASSIGN_OR_RETURN(std::optional<ValuePlace> zarray, values.Find(name + "/.zarray"));
   FSDP_ASSIGN_OR_RETURN(std::optional<ValuePlace> zarr_json, values.Find(name + "/zarr.json"));
-  const std::string key = absl::StrCat(Printable(name), zarray ? "/.zarray" : "/zarr.json");
   if (zarray && zarr_json) return absl::DataLossError(absl::StrCat(Printable(name), ": both .zarray and zarr.json"));
   if (!zarray && !zarr_json)
     return absl::NotFoundError(absl::StrCat(Printable(name), ": neither .zarray nor zarr.json"));
-  const absl::StatusOr<std::string> text = values.ReadWhole(zarray ? *zarray : *zarr_json, kMaxZarrMetadataBytes);
+  const ValuePlace& place = zarray ? *zarray : *zarr_json;
+  std::string key = absl::StrCat(name, zarray ? "/.zarray" : "/zarr.json");
+  const bool is_file = place.file.empty() || place.file == key;  // else the key is in a file of a database
+  key = absl::StrCat(Printable(key), is_file ? "" : absl::StrCat(" in ", KeyValues::Describe(place)));
+  const absl::StatusOr<std::string> text = values.ReadWhole(place, kMaxZarrMetadataBytes);
   if (!text.ok()) return Annotate(text.status(), key);
   absl::StatusOr<ZarrMetadata> metadata = zarray ? ParseZarray(*text) : ParseZarrJson(*text);
   if (!metadata.ok()) return Annotate(metadata.status(), key);
