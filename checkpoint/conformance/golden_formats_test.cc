@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <random>
+#include <regex>
 #include <set>
 #include <string>
 #include <utility>
@@ -198,6 +199,47 @@ TEST_P(GoldenFormatTest, AFlippedByteIsNoCrashAndNoHang) {
     }
     WriteAll(file, bytes);
   }
+}
+
+// What a file is of, without which: names of the same role differ in numbers, or in a number of 32 hexadecimal digits.
+std::string RoleOf(const std::string& file) {
+  static const auto* const number = new std::regex("[0-9a-f]{32}|[0-9]+");
+  return std::regex_replace(file, *number, "#");
+}
+
+// The rows of "What a format cannot tell" in docs/formats.md: of a file with this path in the checkpoint.
+bool NothingTells(const std::string& format, const std::string& file) {
+  static const auto* const files = new std::map<std::string, std::regex>{
+      {"dcp", std::regex("[.]distcp$")},
+      {"deepspeed", std::regex("/zero/[^/]*/[^/]*[.]pt$")},
+      {"megatron", std::regex("[.]distcp$|/mp_rank_[^/]*/")},
+      {"orbax", std::regex("/d/[^/]*$|/[0-9.]*$")},
+      {"torch_checkpointing", std::regex("[.](json|bin)$")},
+  };
+  const auto found = files->find(format);
+  return found != files->end() && std::regex_search(file, found->second);
+}
+
+TEST_P(GoldenFormatTest, FilesThatAreExchangedOrRenamedAreNoticedUnlessNothingTells) {
+  const std::string copy = Copy();
+  std::map<std::string, std::vector<std::string>> roles;
+  for (const std::string& file : FilesOf(copy)) roles[RoleOf(file)].push_back(file);
+  for (const auto& [role, files] : roles) {
+    const bool may_differ = NothingTells(expected_["format"], files[0].substr(copy.size()));
+    for (size_t i = 1; i < files.size(); ++i) {
+      const std::string bytes = ReadFile(files[i - 1]);
+      const std::string others = ReadFile(files[i]);
+      WriteAll(files[i], bytes);
+      IsNoticed(copy, absl::StrCat(files[i], " is a copy of ", files[i - 1]), may_differ);
+      WriteAll(files[i - 1], others);
+      IsNoticed(copy, absl::StrCat(files[i], " and ", files[i - 1], " are exchanged"), may_differ);
+      fs::remove(files[i - 1]);
+      IsNoticed(copy, absl::StrCat(files[i - 1], " is renamed to ", files[i]), may_differ);
+      WriteAll(files[i], others);
+      WriteAll(files[i - 1], bytes);
+    }
+  }
+  EXPECT_FALSE(IsNoticed(copy, "repaired", false));
 }
 
 TEST_P(GoldenFormatTest, AMissingFileIsNoticedOrNotNeeded) {
