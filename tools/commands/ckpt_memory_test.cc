@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/checkpoint/foreign/deepspeed/zero_testutil.h"
 #include "fsdp/checkpoint/foreign/torch/many_tensors.h"
 #include "fsdp/checkpoint/native/format/manifest_file.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
@@ -111,6 +112,19 @@ TEST_F(CkptMemoryTest, ACommandOnADirectoryOfDcpCostsTwiceItsMetadataAnd64MiB) {
     const Outcome large = Ckpt({command, Path("large")});
     EXPECT_EQ(large.status, 0) << large.err;
     EXPECT_LE(large.peak_bytes - Ckpt({command, Path("tiny")}).peak_bytes, 2 * metadata + kAllowance) << command;
+  }
+}
+
+// However many ranks: each of them has a part of every tensor.
+TEST_F(CkptMemoryTest, AConversionOfManyRanksOfZero3TakesItsBufferAnd64MiB) {
+  WriteSparseZero3(Path("zero"), /*ranks=*/64, /*parameters=*/1000, /*numel=*/20'000);
+  constexpr int64_t kBuffer = int64_t{160} << 20;  // 240 MB are written
+  for (const std::string target : {"hdf5", "torch", "safetensors"}) {
+    const Outcome done = Ckpt({"convert", Path("zero"), Path("to." + target), "--to=" + target, "--max_memory=160MiB"});
+    EXPECT_EQ(done.status, 0) << done.err;
+    EXPECT_THAT(done.out, testing::HasSubstr(target == "safetensors" ? "1000 tensors, 80 MB" : " tensors, 240 MB"));
+    EXPECT_LE(done.peak_bytes, kBuffer + kAllowance) << target;
+    std::filesystem::remove_all(Path("to." + target));
   }
 }
 

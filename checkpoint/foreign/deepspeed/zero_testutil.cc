@@ -2,6 +2,7 @@
 #include "fsdp/checkpoint/foreign/deepspeed/zero_testutil.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
@@ -11,6 +12,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/source/zero_payload_testutil.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "gtest/gtest.h"
 
@@ -25,6 +27,9 @@ int64_t NumelOf(const std::vector<int64_t>& dims) {
 
 PythonJson OrderedDict(const PythonJson& pairs) { return {{kPythonTag, "OrderedDict"}, {"items", pairs}}; }
 
+// A flat tensor of zeros that WriteTorchValue writes without having them in memory.
+PythonJson ZeroTensor(int64_t numel) { return {{kPythonTag, kReferenceTag}, {"name", absl::StrCat(numel)}}; }
+
 PythonJson ByNumber(const std::vector<PythonJson>& values) {
   PythonJson pairs = PythonJson::array();
   for (const PythonJson& value : values) pairs.push_back(PythonJson::array({pairs.size(), value}));
@@ -34,6 +39,7 @@ PythonJson ByNumber(const std::vector<PythonJson>& values) {
 }  // namespace
 
 void WriteTorchValue(const std::string& path, const PythonJson& value) {
+  const StateKey zeros = StateKey::Model("zeros");
   std::vector<TorchStorageSource> storages;
   PickleWriter pickle;
   pickle.write_tensor = [&](const LiteralTensor& tensor) {
@@ -41,12 +47,17 @@ void WriteTorchValue(const std::string& path, const PythonJson& value) {
     storages.push_back(
         {.elements = tensor.bytes, .interval = {0, tensor.shape.numel()}, .element_size = SizeOf(tensor.dtype)});
   };
+  pickle.write_reference = [&](const std::string& numel) {
+    const Shape shape = {std::stoll(numel)};
+    EncodeTorchTensor(pickle, absl::StrCat(storages.size()), DType::kFloat32, shape);
+    storages.push_back({.elements = &zeros, .interval = {0, shape.numel()}, .element_size = sizeof(float)});
+  };
   pickle.Python(value);
   std::vector<TorchArchivePlan> archives;
   archives.emplace_back(0, std::move(pickle).Finish(), std::move(storages));
   std::filesystem::remove(path);
   ASSERT_OK_AND_ASSIGN(const auto file, PosixFileSystem().Create(path));
-  ASSERT_OK(WriteTorchArchives(*file, archives, nullptr, {}));
+  ASSERT_OK(WriteTorchArchives(*file, archives, ZeroPayload(), {}));
 }
 
 PythonJson FloatTensor(const std::vector<float>& values, const std::vector<int64_t>& dims) {
@@ -178,6 +189,32 @@ PythonJson ZeroCheckpoint::Optim(int rank) const {
     zero["base_optimizer_state"] = optimizer;
   }
   return {{"optimizer_state_dict", zero}, {"ds_version", "0.19.8"}};
+}
+
+// Every rank's part of every parameter is as long, so one value is the file of all ranks.
+void WriteSparseZero3(const std::string& directory, int ranks, int parameters, int64_t numel) {
+  std::vector<TestParameter> group;
+  for (int i = 0; i < parameters; ++i) group.push_back({absl::StrCat("layers.", i, ".weight"), {1}});
+  ZeroCheckpoint zero(3, 1, {group});
+  PythonJson& model = zero.model[0];
+  model["dp_world_size"] = ranks;
+  for (PythonJson& named : model["param_shapes"][0]["items"]) named[1] = TorchSize({numel});
+  PythonJson& optimizer = zero.optim[0]["optimizer_state_dict"];
+  const PythonJson part = ZeroTensor((numel + ranks - 1) / ranks * parameters);
+  optimizer["partition_count"] = ranks;
+  optimizer["fp32_flat_groups"][0] = part;
+  PythonJson& state = optimizer["optimizer_state_dict"]["state"]["items"][0][1];
+  state["exp_avg"] = state["exp_avg_sq"] = part;
+  std::filesystem::create_directories(directory);
+  const std::string whole = directory + "/whole";
+  for (int rank = 0; rank < ranks; ++rank) {
+    for (const auto& [name, value] :
+         {std::pair(zero.ModelName(rank), &model), {zero.OptimName(rank), &zero.optim[0]}}) {
+      WriteTorchValue(whole, *value);
+      ASSERT_EQ(std::system(absl::StrCat("cp --sparse=always ", whole, " ", directory, "/", name).c_str()), 0);
+    }
+  }
+  std::filesystem::remove(whole);
 }
 
 }  // namespace fsdp

@@ -48,6 +48,11 @@ struct ZeroCheckpoint {
   PythonJson Optim(int rank) const;
 };
 
+// Writes into the new directory `directory` what `ranks` ranks of ZeRO 3 save of a model of `parameters` parameters,
+// each a vector of `numel` elements, with the state of AdamW. All elements are 0, and holes in the files: a large
+// checkpoint takes no room.
+void WriteSparseZero3(const std::string& directory, int ranks, int parameters, int64_t numel);
+
 }  // namespace fsdp
 
 #endif  // FSDP_CHECKPOINT_FOREIGN_DEEPSPEED_ZERO_TESTUTIL_H_
