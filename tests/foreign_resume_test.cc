@@ -68,15 +68,17 @@ TEST(ForeignResumeTest, TrainingGoesOnFromPyTorchsCheckpointAsPyTorchDid) {
 }
 
 // A converted checkpoint of ours gives the same losses, bit for bit.
-TEST(ForeignResumeTest, ACheckpointThatBecameATorchFileOrADcpDirectoryResumesInEveryBit) {
+TEST(ForeignResumeTest, ACheckpointInTheFormOfAnyOtherTrainerResumesInEveryBit) {
   const std::string directory = NewDirectory();
   const auto expected = TrainWell(SmallRun() + Flags{"--steps=6"}, directory + "/whole.jsonl");
   TrainWell(SmallRun() + Flags{"--steps=6", "--checkpoint_every=3", "--checkpoint_dir=" + directory + "/saved"},
             directory + "/first.jsonl");
-  for (const char* name : {"state.pt", "dcp"}) {
+  const std::vector<std::pair<std::string, FormatTarget>> forms = {
+      {"torch", TorchTarget()}, {"dcp", DcpTarget()}, {"deepspeed", DeepSpeedTarget()}, {"megatron", MegatronTarget()}};
+  for (const auto& [name, target] : forms) {
     const std::string converted = absl::StrCat(directory, "/", name);
     ConvertOptions options;
-    if (converted.back() == 'p') options.target = DcpTarget();
+    options.target = target;
     ASSERT_OK(ConvertCheckpoint(directory + "/saved/step-00000003", converted, options).status());
     const auto resumed = TrainWell(SmallRun() + Flags{"--steps=6", "--resume=" + converted},
                                    absl::StrCat(directory, "/", name, ".jsonl"));
