@@ -36,6 +36,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/command_line.h"
@@ -64,9 +65,11 @@ namespace {
 namespace fs = std::filesystem;
 
 // Runs in the child. The reason of a failure goes to the file `log`, which the parent reads.
-int Convert(const std::string& from, const std::string& to, const FormatTarget& target, const std::string& log) {
+int Convert(const std::string& from, const std::string& to, const FormatTarget& target, const std::string& log,
+            bool model_only = false) {
   ConvertOptions options;
   options.target = target;
+  options.model_only = model_only;
   options.force = true;
   options.max_memory = absl::GetFlag(FLAGS_max_memory);
   const absl::StatusOr<ConvertReport> report = ConvertCheckpoint(from, to, options);
@@ -174,9 +177,10 @@ class Benchmark {
   std::string Path(const std::string& name) const { return directory_ / name; }
   std::string model() const { return Path("model.safetensors"); }
 
-  bool ConvertRow(const std::string& name, const std::string& source, const Form& to) const {
+  bool ConvertRow(const std::string& name, const std::string& source, const Form& to, bool model_only = false) const {
     const std::string target = Path(absl::StrCat("to.", to.name));
-    return rows_.Row(name, model(), source, target, [&] { return Convert(source, target, to.target, rows_.Log()); });
+    return rows_.Row(name, model(), source, target,
+                     [&] { return Convert(source, target, to.target, rows_.Log(), model_only); });
   }
 
   // The path of the model in that form, which the first call makes, untimed.
@@ -245,13 +249,17 @@ class Benchmark {
     return !ColdRows::NoNumber(name, absl::StrCat(python, ": ", rows_.LastLine()));
   }
 
-  // Trainers' converters, and ours on the same source, which the library has made.
+  // Trainers' converters, and ours on the same source, which the library has made: of its model, in the same format.
   bool TrainerRows() const {
     bool done = true;
     for (const auto& [format, suffix, modules] :
          {std::tuple("npz", ".npz", "numpy, safetensors"), std::tuple("gguf", ".gguf", "gguf, safetensors"),
-          std::tuple("orbax", "", "orbax.checkpoint, safetensors"), std::tuple("zero", "", "deepspeed, safetensors")}) {
-      const bool is_torch = std::string(format) == "zero";  // zero_to_fp32 writes a torch file
+          std::tuple("orbax", "", "orbax.checkpoint, safetensors"),
+          std::tuple("tensorstore", "", "orbax.checkpoint, tensorstore, safetensors"),
+          std::tuple("flax", ".msgpack", "flax, safetensors"), std::tuple("onnx", "", "onnx, safetensors"),
+          std::tuple("keras", ".weights.h5", "keras, safetensors"), std::tuple("zero2", "", "deepspeed, safetensors"),
+          std::tuple("zero3", "", "deepspeed, safetensors")}) {
+      const bool is_torch = absl::StartsWith(format, "zero");  // zero_to_fp32 writes a torch file
       const std::string package = absl::StrCat(format, ", package"), ours = absl::StrCat(format, ", ours");
       if (!rows_.IsWanted(package) && !rows_.IsWanted(ours)) continue;
       if (!HasModules(package, modules)) continue;
@@ -265,7 +273,7 @@ class Benchmark {
         done = false;
         continue;
       }
-      done &= ConvertRow(ours, source, kForms[is_torch ? 1 : 0]);
+      done &= ConvertRow(ours, source, kForms[is_torch ? 1 : 0], /*model_only=*/true);
       const std::string target = Path(is_torch ? "peer.pt" : "peer.safetensors");
       done &= PackageRow({package.c_str(), modules, source, target,
                           absl::StrCat(script, "convert ", format, " ", source, " ", target)});
