@@ -193,7 +193,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenTorchCheckpointingSource(const
 const FormatTraits& TorchCheckpointingTraits() {
   static const auto* traits =
       new FormatTraits{.name = "torch_checkpointing",
-                       .headline = "a checkpoint of a torch file of each rank",
+                       .headline = "a checkpoint of torch_checkpointing",
                        .in_directory = "ITEM_RANK.pt of torch_checkpointing or of FSDP2's ranks",
                        .has_writers = true,
                        .has_layout = true};
