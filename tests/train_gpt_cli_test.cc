@@ -91,7 +91,6 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
        {"--growth_interval", "--grad_scaler=on"}},
       {{"--param_dtype=float16", "--init_scale=0"}, {"--grad_scaler", "init_scale is 0"}},
       {{"--param_dtype=float16", "--growth_interval=0"}, {"--grad_scaler", "growth_interval is 0"}},
-      {{"--grad_scaler=on", "--cuda_graph", "--device=cuda"}, {"--cuda_graph", "--grad_scaler"}},
       {{"--resume="}, {"--resume=", "auto, none"}},
       {{"--data=*.txt", "--tokens=a.u16"}, {"--data", "--tokens"}},
       {{"--api=fsdp3"}, {"--api=fsdp3", "fsdp1 or fsdp2"}},
