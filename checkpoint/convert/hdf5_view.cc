@@ -19,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
+#include "fsdp/base/natural_order.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/formats/formats.h"
@@ -82,17 +83,20 @@ class ViewWriter {
       : source_(source), file_(file), name_file_(std::move(name_file)) {}
 
   absl::Status AddAll() {
+    std::vector<std::pair<std::string, const StateKey*>> tensors;  // HDF5 lists them in the order in which they come
     for (const auto& [key, value] : source_.contents().entries()) {
       if (const auto* text = std::get_if<std::string>(&value)) {
         FSDP_RETURN_IF_ERROR(AddText(key, *text));
       } else {
-        FSDP_RETURN_IF_ERROR(AddTensor(key, key, std::get<ShardedTensor>(value)));
+        tensors.emplace_back(key.ToString(), &key);
       }
     }
-    for (const auto& [alias, target] : source_.contents().aliases) {
-      const StateKey key = StateKey::Model(target);
-      FSDP_RETURN_IF_ERROR(AddTensor(StateKey::Model(alias), key, *source_.contents().FindTensor(key)));
+    std::stable_sort(tensors.begin(), tensors.end(),
+                     [](const auto& a, const auto& b) { return IsNaturallyBefore(a.first, b.first); });
+    for (const auto& [name, key] : tensors) {
+      FSDP_RETURN_IF_ERROR(AddTensor(*key, *source_.contents().FindTensor(*key)));
     }
+    for (const auto& [alias, target] : source_.contents().aliases) FSDP_RETURN_IF_ERROR(AddAlias(alias, target));
     return absl::OkStatus();
   }
 
@@ -122,12 +126,25 @@ class ViewWriter {
     return absl::OkStatus();
   }
 
-  // Shows tensor `stored` of the source as `key`.
-  absl::Status AddTensor(const StateKey& key, const StateKey& stored, const ShardedTensor& tensor) {
+  // A further name of a tensor; not shown if the tensor is not.
+  absl::Status AddAlias(const std::string& alias, const std::string& target) {
+    const StateKey key = StateKey::Model(alias);
+    FSDP_RETURN_IF_ERROR(CheckStateKey(key));
+    const auto is_target = [&](const auto& one) { return one.name == StateKey::Model(target).ToString(); };
+    const auto unshown = std::find_if(report.not_shown.begin(), report.not_shown.end(), is_target);
+    if (unshown != report.not_shown.end()) {
+      report.not_shown.push_back({key.ToString(), unshown->reason});
+      return absl::OkStatus();
+    }
+    ++report.tensors;
+    return file_.AddHardLink(DatasetPath(key), DatasetPath(StateKey::Model(target)));
+  }
+
+  absl::Status AddTensor(const StateKey& key, const ShardedTensor& tensor) {
     FSDP_RETURN_IF_ERROR(CheckStateKey(key));
     const std::string path = DatasetPath(key);
-    const std::string fqn = IfEscaped(key.state.empty() ? key.fqn : key.state);
-    absl::StatusOr<std::vector<TensorPlace>> places = source_.Places(stored);
+    const std::string& fqn = key.state.empty() ? key.fqn : key.state;
+    absl::StatusOr<std::vector<TensorPlace>> places = source_.Places(key);
     const bool is_shown = places.ok() && tensor.shape.numel() > 0;
     if (tensor.shape.rank() > kMaxHdf5Rank) {
       places = absl::UnimplementedError(absl::StrCat("HDF5 has at most ", kMaxHdf5Rank, " dimensions"));
@@ -140,18 +157,18 @@ class ViewWriter {
     }
     FSDP_RETURN_IF_ERROR(AddGroups(path, key));
     ++report.tensors;
-    if (!is_shown) return AddCopy(path, fqn, stored, tensor);
+    if (!is_shown) return AddCopy(path, fqn, key, tensor);
     return AddPlaces(path, fqn, tensor, *places);
   }
 
   // For a tensor without elements, or a scalar that has no place, such as a number inside a pickle.
-  absl::Status AddCopy(const std::string& path, const std::string& fqn, const StateKey& stored,
+  absl::Status AddCopy(const std::string& path, const std::string& fqn, const StateKey& key,
                        const ShardedTensor& tensor) {
     const std::vector<int64_t> dims(tensor.shape.dims().begin(), tensor.shape.dims().end());
     FSDP_ASSIGN_OR_RETURN(const int64_t offset, file_.AddDataset(path, fqn, tensor.dtype, dims));
     if (tensor.shape.numel() == 0) return absl::OkStatus();
     std::string bytes(SizeOf(tensor.dtype), '\0');
-    FSDP_RETURN_IF_ERROR(source_.Read(stored, {0, 1}, bytes.data()));
+    FSDP_RETURN_IF_ERROR(source_.Read(key, {0, 1}, bytes.data()));
     copies.emplace_back(offset, std::move(bytes));
     return absl::OkStatus();
   }
@@ -219,7 +236,8 @@ absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std
   if (source.traits().is_hdf5) {
     return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
   }
-  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file, Hdf5File::Create({.virtual_datasets = true}));
+  FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file,
+                        Hdf5File::Create({.virtual_datasets = true, .describes_all = true, .keeps_order = true}));
   FSDP_RETURN_IF_ERROR(file->SetRootAttribute("warning", MovesSentence(options.relative)));
   ViewWriter writer(source, *file, [&](const std::string& name) { return NameInView(path, name, options.relative); });
   writer.report.moves = MovesSentence(options.relative);

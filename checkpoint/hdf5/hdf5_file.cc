@@ -268,7 +268,7 @@ absl::Status Hdf5File::AddVirtual(const std::string& path, const std::string& fq
   const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
                                   handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
                        H5Dclose);
-  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create virtual dataset", path);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype, describes_all_) : Hdf5Error("create virtual dataset", path);
 }
 
 absl::Status Hdf5File::AddVirtualBoxes(const std::string& path, const std::string& fqn, DType dtype, const Shape& shape,
@@ -291,7 +291,7 @@ absl::Status Hdf5File::AddVirtualBoxes(const std::string& path, const std::strin
   const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
                                   handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
                        H5Dclose);
-  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create virtual dataset", path);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype, describes_all_) : Hdf5Error("create virtual dataset", path);
 }
 
 absl::Status Hdf5File::AddExternal(const std::string& path, const std::string& fqn, DType dtype,
@@ -311,7 +311,8 @@ absl::Status Hdf5File::AddExternal(const std::string& path, const std::string& f
   const Handle dataset(H5Dcreate2(handles_->file.get(), path.c_str(), type.get(), space.get(),
                                   handles_->link_creation.get(), creation.get(), H5P_DEFAULT),
                        H5Dclose);
-  return dataset.ok() ? Describe(dataset.get(), fqn, dtype) : Hdf5Error("create external dataset", path);
+  return dataset.ok() ? Describe(dataset.get(), fqn, dtype, describes_all_)
+                      : Hdf5Error("create external dataset", path);
 }
 
 absl::Status Hdf5File::AddHardLink(const std::string& path, const std::string& target) {

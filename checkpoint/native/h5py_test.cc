@@ -40,7 +40,7 @@ std::string WriteExpected(const std::vector<TestTensor>& tensors, const StateDic
                            {"shape", std::vector<int64_t>(tensor.shape.dims().begin(), tensor.shape.dims().end())},
                            {"bytes", bytes}};
     const std::string& name = tensor.key.state.empty() ? tensor.key.fqn : tensor.key.state;
-    if (EscapeLinkName(name) != name) item["fqn"] = name;
+    item["fqn"] = name;
     items.push_back(item);
   }
   for (const auto& [key, value] : state.entries()) {

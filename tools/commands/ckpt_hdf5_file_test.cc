@@ -88,17 +88,58 @@ TEST_F(CkptHdf5FileTest, TheFileOfADirectoryHasTheFactsAndTheTiedNamesToo) {
                                     "f = h5py.File(sys.argv[1])\n"
                                     "print(f.attrs['step'], f.attrs['format'], f.attrs['model.n_head'])\n"
                                     "w, tied = f['model/wte.weight'], f['model/lm_head.weight']\n"
-                                    "print(w == tied, w[5, 1] == tied[5, 1], 'warning' in f.attrs)\n";
+                                    "print(w == tied, w[5, 1] == tied[5, 1], 'warning' in f.attrs)\n"
+                                    "print(f['model/a%2Fb.weight'].attrs['dtype'], w.attrs['dtype'], w.attrs['fqn'])\n"
+                                    "print(*f['model'])\n";
   for (const auto& [name, warns] : {std::pair("saved", "False"), std::pair("sharded", "True")}) {
     MustCkpt({"verify", Path(name)});
     const absl::StatusOr<ProgramResult> run =
         RunProgram({"/usr/bin/python3", Path("look.py"), Path(absl::StrCat(name, "/checkpoint.h5"))}, absl::Minutes(1));
     if (!run.ok() || run->output.find("No module named") != std::string::npos) GTEST_SKIP() << "there is no h5py here";
-    EXPECT_EQ(run->output, absl::StrCat("42 fsdp checkpoint 4\nTrue True ", warns, "\n")) << name;
+    EXPECT_EQ(run->output, absl::StrCat("42 fsdp checkpoint 4\nTrue True ", warns,
+                                        "\nfloat8_e4m3fn float32 wte.weight\n"
+                                        "a%2Fb.weight h.2.weight h.10.weight wte.weight lm_head.weight\n"))
+        << name;
   }
   std::filesystem::remove(Path("saved/manifest.json"));
   MustCkpt({"diff", Path("saved/checkpoint.h5"), Path("sharded")});
   EXPECT_EQ(Json::parse(MustCkpt({"inspect", Path("saved/checkpoint.h5"), "--json"}))["step"], 42);
+}
+
+TEST_F(CkptHdf5FileTest, AViewHasTypesNamesTiesAndTheOrderOfPeopleToo) {
+  Save();
+  MustCkpt({"convert", Path("saved"), Path("model.pt"), "--dtype=bfloat16", "--include=h[.]|wte|lm_head"});
+  MustCkpt({"view", Path("model.pt"), Path("look.h5")});
+  std::ofstream(Path("look.py")) << "import sys, h5py\n"
+                                    "f = h5py.File(sys.argv[1])\n"
+                                    "w, tied = f['model/wte.weight'], f['model/lm_head.weight']\n"
+                                    "print(w == tied, w.attrs['dtype'], w.attrs['fqn'])\n"
+                                    "print(*f['model'])\n";
+  const absl::StatusOr<ProgramResult> run =
+      RunProgram({"/usr/bin/python3", Path("look.py"), Path("look.h5")}, absl::Minutes(1));
+  if (!run.ok() || run->output.find("No module named") != std::string::npos) GTEST_SKIP() << "there is no h5py here";
+  EXPECT_EQ(run->output, "True bfloat16 wte.weight\nh.2.weight h.10.weight wte.weight lm_head.weight\n");
+}
+
+// The attributes would be most of the time that a save of so many tensors takes.
+TEST_F(CkptHdf5FileTest, ADirectoryOfVeryManyTensorsHasTheOrderButNotTheAttributes) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = {1};
+  for (int i = 0; i <= 10'000; ++i) state.Set(StateKey::Model(absl::StrCat("t.", i)), tensor);
+  const PayloadReader zeros = [](const StateKey&, const Interval& interval, void* out) {
+    std::memset(out, 0, interval.size() * sizeof(float));
+    return absl::OkStatus();
+  };
+  ASSERT_OK(WriteCheckpointDirectory(Path("many"), state, zeros, {.step = 1}));
+  std::ofstream(Path("look.py")) << "import sys, h5py\n"
+                                    "f = h5py.File(sys.argv[1])\n"
+                                    "names = list(f['model'])\n"
+                                    "print(names[9], names[10000], *f['model/t.3'].attrs)\n";
+  const absl::StatusOr<ProgramResult> run =
+      RunProgram({"/usr/bin/python3", Path("look.py"), Path("many/checkpoint.h5")}, absl::Minutes(1));
+  if (!run.ok() || run->output.find("No module named") != std::string::npos) GTEST_SKIP() << "there is no h5py here";
+  EXPECT_EQ(run->output, "t.9 t.10000\n");
 }
 
 TEST_F(CkptHdf5FileTest, ReplacesAFileOnlyIfAskedTo) {

@@ -34,7 +34,7 @@ TreeFile FullTree(const BodyContext& context, std::vector<TreeFile::TensorPart> 
   tree.tensors = std::move(tensors);
   tree.texts = context.texts;
   tree.attributes = RootAttributes(context.save);
-  tree.links_aliases = true;
+  tree.is_for_all_programs = true;
   tree.laid_out = context.laid_out;
   return tree;
 }

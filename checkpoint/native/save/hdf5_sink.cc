@@ -14,7 +14,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/base/natural_order.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
@@ -58,17 +57,6 @@ SaveIdentity IdentityOf(const StateDict& contents, const CheckpointDirectoryOpti
 std::vector<FlatUnitLayout> UnitsOf(const StateDict& contents, const CheckpointDirectoryOptions& options) {
   if (options.type != StateDictType::kLocal || !contents.units.empty()) return contents.units;
   return {OneFlatUnit(contents)};
-}
-
-// HDF5 keeps the order in which tensors are added, and h5py lists them so.
-void SortNaturally(std::vector<TreeFile::TensorPart>& tensors) {
-  std::vector<std::pair<std::string, size_t>> order;
-  for (size_t i = 0; i < tensors.size(); ++i) order.emplace_back(tensors[i].key.ToString(), i);
-  std::sort(order.begin(), order.end(),
-            [](const auto& a, const auto& b) { return IsNaturallyBefore(a.first, b.first); });
-  std::vector<TreeFile::TensorPart> sorted;
-  for (const auto& [key, i] : order) sorted.push_back(std::move(tensors[i]));
-  tensors = std::move(sorted);
 }
 
 // Adds up the bytes that the threads have written. Thread-safe.
@@ -191,10 +179,9 @@ absl::Status WriteHdf5File(const std::string& path, const StateDict& contents, c
   TreeFile tree;
   tree.name = SplitPath(path).name;
   tree.tensors = std::move(plan.tensors);
-  SortNaturally(tree.tensors);
   tree.texts = std::move(plan.texts);
   tree.attributes = RootAttributes(IdentityOf(contents, options));
-  tree.links_aliases = true;
+  tree.is_for_all_programs = true;
   tree.stands_alone = true;
   const int64_t tensors = std::ssize(tree.tensors);
   if (options.count_names) tree.laid_out = [&] { options.count_names(kLayoutWork); };

@@ -64,7 +64,7 @@ absl::StatusOr<std::unique_ptr<const ShardedIndex>> ShardedIndex::Create(const S
   tree.texts = std::move(texts);
   tree.attributes = RootAttributes(save);
   tree.attributes["warning"] = std::string(kWarning);
-  tree.links_aliases = true;
+  tree.is_for_all_programs = true;
   const FlatPlaces places(units);
   for (const StoredTensor& tensor : manifest.tensors) {
     FSDP_RETURN_IF_ERROR(CheckCovered(tensor));

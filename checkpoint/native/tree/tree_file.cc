@@ -215,6 +215,8 @@ absl::StatusOr<StoredValues> LaidOutFile::Write(File& file, ThreadPool& pool, co
   if (tree_->is_shared) {
     std::copy_if(ranges.tensors.begin(), ranges.tensors.end(), std::back_inserter(options.later),
                  [](const ByteRange& range) { return range.nbytes > 0; });
+    std::sort(options.later.begin(), options.later.end(),
+              [](const ByteRange& a, const ByteRange& b) { return a.offset < b.offset; });
   }
   FSDP_ASSIGN_OR_RETURN(StoredFile stored,
                         WritePayload(file, layout_.image, ranges.nbytes, ExtentsOf(*tree_, ranges), pool, options));

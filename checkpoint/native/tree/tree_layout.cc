@@ -9,9 +9,11 @@
 
 #include <algorithm>
 #include <memory>
+#include <numeric>
 #include <set>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/natural_order.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/tensor/box.h"
@@ -22,6 +24,10 @@ namespace {
 // The attribute that keeps the true name of an object whose link is escaped; empty for a name that is not escaped.
 std::string IfEscaped(const std::string& name) { return EscapeLinkName(name) == name ? "" : name; }
 
+bool DescribesTensors(const TreeFile& tree) {
+  return tree.stands_alone || (tree.is_for_all_programs && tree.tensors.size() <= kMaxDescribedTensors);
+}
+
 // About how many bytes HDF5 writes in addition to the payload. The library takes metadata in blocks of this size: too
 // large a block wastes space, too small a one scatters the metadata over the file. The estimate determines the offsets
 // of datasets, so it must not change, or equal states would no longer give equal files.
@@ -29,7 +35,9 @@ int64_t MetadataBytes(const TreeFile& tree) {
   int64_t nbytes = 2048;
   for (const TreeFile::TensorPart& tensor : tree.tensors) {
     if (!tree.HasDataset(tensor)) continue;
-    nbytes += 320 + 2 * static_cast<int64_t>(tensor.key.fqn.size() + tensor.key.state.size());
+    const auto name_bytes = static_cast<int64_t>(tensor.key.fqn.size() + tensor.key.state.size());
+    nbytes += 320 + 2 * name_bytes;
+    if (DescribesTensors(tree)) nbytes += 160 + name_bytes;
     if (tensor.shown() == nullptr) continue;
     for (const VirtualPart& part : tensor.shown()->parts) {
       nbytes += 120 + static_cast<int64_t>(part.file.size() + part.dataset.size());
@@ -38,6 +46,18 @@ int64_t MetadataBytes(const TreeFile& tree) {
   nbytes += 500 * static_cast<int64_t>(tree.flats.size());
   const int64_t blocks = (nbytes + kPageBytes - 1) / kPageBytes;
   return std::clamp(blocks, int64_t{1}, int64_t{256}) * kPageBytes;
+}
+
+// The order in which the tensors are laid out, as indices into tree.tensors.
+std::vector<size_t> LayoutOrder(const TreeFile& tree) {
+  std::vector<size_t> order(tree.tensors.size());
+  std::iota(order.begin(), order.end(), 0);
+  if (!tree.is_for_all_programs) return order;
+  std::vector<std::string> names;
+  for (const TreeFile::TensorPart& tensor : tree.tensors) names.push_back(tensor.key.ToString());
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return IsNaturallyBefore(names[a], names[b]); });
+  return order;
 }
 
 // Adds objects to the file, each after the groups above it. HDF5 keeps the order of creation, so equal trees give equal
@@ -72,8 +92,8 @@ class TreeBuilder {
     const std::string path = DatasetPath(tensor.key);
     const std::string& name = tensor.key.state.empty() ? tensor.key.fqn : tensor.key.state;
     // Of several links only the attribute tells which is the name.
-    const bool has_links = tree_.links_aliases && !tensor.aliases.empty();
-    const std::string fqn = tree_.stands_alone || has_links ? name : IfEscaped(name);
+    const bool has_links = tree_.is_for_all_programs && !tensor.aliases.empty();
+    const std::string fqn = DescribesTensors(tree_) || has_links ? name : IfEscaped(name);
     ByteRange range;
     if (tensor.shown() != nullptr) {
       FSDP_RETURN_IF_ERROR(file_.AddVirtual(path, fqn, tensor.dtype, tensor.shape, tensor.shown()->parts));
@@ -147,8 +167,8 @@ absl::StatusOr<TreeLayout> LayOutTree(const TreeFile& tree, int64_t record_bytes
                                  [](const auto& tensor) { return tensor.shown() != nullptr; });
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file,
                         Hdf5File::Create({.virtual_datasets = shows,
-                                          .describes_all = tree.stands_alone,
-                                          .keeps_order = tree.stands_alone,
+                                          .describes_all = DescribesTensors(tree),
+                                          .keeps_order = tree.is_for_all_programs,
                                           .metadata_bytes = MetadataBytes(tree)}));
   TreeBuilder builder(*file, tree);
   TreeRanges ranges;
@@ -162,10 +182,10 @@ absl::StatusOr<TreeLayout> LayOutTree(const TreeFile& tree, int64_t record_bytes
   for (const TreeFile::Text& text : tree.texts) {
     FSDP_ASSIGN_OR_RETURN(ranges.texts.emplace_back(), builder.AddText(text));
   }
-  for (const TreeFile::TensorPart& tensor : tree.tensors) {
-    ByteRange& range = ranges.tensors.emplace_back();
-    if (tree.HasDataset(tensor)) {
-      FSDP_ASSIGN_OR_RETURN(range, builder.AddTensor(tensor));
+  ranges.tensors.resize(tree.tensors.size());
+  for (const size_t i : LayoutOrder(tree)) {
+    if (tree.HasDataset(tree.tensors[i])) {
+      FSDP_ASSIGN_OR_RETURN(ranges.tensors[i], builder.AddTensor(tree.tensors[i]));
     }
     if (tree.laid_out) tree.laid_out();
   }

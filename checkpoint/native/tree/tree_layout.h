@@ -41,6 +41,9 @@ namespace fsdp {
 // without HDF5. Part of the format.
 inline constexpr int64_t kRecordAlignment = 4096;
 
+// See TreeFile::is_for_all_programs.
+inline constexpr size_t kMaxDescribedTensors = 10'000;
+
 // Returns the address of the elements `interval` of a tensor: their own memory, or `scratch` after copying them there.
 // Called from several threads, for at most kBlockBytes.
 using ElementReader = std::function<absl::StatusOr<const std::byte*>(const Interval& interval, std::byte* scratch)>;
@@ -106,11 +109,13 @@ struct TreeFile {
   std::vector<Text> texts;
   std::vector<StoredFile> links;       // files of earlier saves
   std::optional<RecordHeader> record;  // of a rank file, which describes itself
-  bool is_shared = false;      // WriteTreeParts writes the elements of tensors later; their extents are not described
-  RunMetadata attributes;      // of the root group
-  bool links_aliases = false;  // aliases are hard links, for programs that do not read the manifest
-  // A file without a manifest: every dataset has its dtype and name as attributes, and HDF5 keeps the order of tensors.
-  bool stands_alone = false;
+  bool is_shared = false;  // WriteTreeParts writes the elements of tensors later; their extents are not described
+  RunMetadata attributes;  // of the root group
+  // For people and programs that do not read the manifest: aliases are hard links, tensors are laid out and listed in
+  // the order of people ("h.2" before "h.10"), and each has its dtype and name as attributes if they are at most
+  // kMaxDescribedTensors, which HDF5 writes in a tenth of a second.
+  bool is_for_all_programs = false;
+  bool stands_alone = false;  // a file for all programs without a manifest: tensors have the attributes, however many
 
   // Called after each tensor is laid out, whether or not it has a dataset; may be empty.
   std::function<void()> laid_out = {};
