@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tools/cli/interruption.h"
 
+#include <time.h>
+
 #include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -17,15 +20,30 @@ namespace {
 
 constexpr int kSignals[] = {SIGINT, SIGTERM, SIGHUP};
 
-// The signal that came, else 0. A signal handler may write it since it has no lock.
+// The signal that came, else 0, and when. A signal handler may write them since they have no lock.
 std::atomic<int> caught = 0;
-static_assert(std::atomic<int>::is_always_lock_free);
+std::atomic<int64_t> caught_at = 0;  // of the monotonic clock, in nanoseconds
+static_assert(std::atomic<int>::is_always_lock_free && std::atomic<int64_t>::is_always_lock_free);
+
+// `timeout` and some schedulers send one signal twice, to the process and to its group. A second one that is meant
+// comes later.
+constexpr int64_t kOneSignal = 500'000'000;
 
 // Whether CatchSignals was called; a second call would catch a second signal.
 std::atomic<bool> is_catching = false;
 
-// SA_RESETHAND has restored the default action of this signal already.
-extern "C" void Catch(int signal) { caught = signal; }
+extern "C" void Catch(int signal) {
+  timespec now = {};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t at = now.tv_sec * int64_t{1'000'000'000} + now.tv_nsec;
+  if (caught == 0) {
+    caught_at = at;
+    caught = signal;
+  } else if (at - caught_at >= kOneSignal) {
+    std::signal(signal, SIG_DFL);
+    std::raise(signal);  // delivered when this handler returns
+  }
+}
 
 absl::Status CheckNotInterrupted() {
   const int signal = caught;
@@ -39,7 +57,7 @@ void CatchSignals() {
     // A signal that is ignored, as SIGHUP under nohup, stays ignored.
     if (sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) continue;
     action.sa_handler = Catch;
-    action.sa_flags = SA_RESETHAND | SA_RESTART;
+    action.sa_flags = SA_RESTART;
     sigaction(signal, &action, nullptr);
   }
 }

@@ -2,8 +2,8 @@
 //
 // Interruption: SIGINT, SIGTERM and SIGHUP while a command writes. The default action would leave a half-written output
 // under a hidden name, as large as it is. Instead, the next change of a file fails, the library removes what it has
-// made, and then the signal ends the program as it would have. Until something has been made, and from the second
-// signal on, a signal has its default action.
+// made, and then the signal ends the program as it would have. Until something has been made, and half a second after
+// the first signal, a signal has its default action.
 //
 //   Interruption interruption;
 //   options.file_system = &interruption.files();

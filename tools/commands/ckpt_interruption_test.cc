@@ -9,11 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "fsdp/base/child_process.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/tools/commands/ckpt_testutil.h"
 #include "gmock/gmock-matchers.h"
+#include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {
@@ -41,8 +43,9 @@ class InterruptionTest : public CkptTest {
     WriteSparseModel(Path("model.safetensors"), int64_t{2} << 30);
   }
 
-  // Converts the model into out/`name`, and sends `signal` when out/ has another name. Returns how the program ended.
-  Outcome Interrupted(const std::string& name, std::vector<std::string> flags, int signal) const {
+  // Converts the model into out/`name`, and sends `signal` when out/ has another name, `times` times. Returns how the
+  // program ended.
+  Outcome Interrupted(const std::string& name, std::vector<std::string> flags, int signal, int times = 1) const {
     const size_t before = NamesIn(Path("out")).size();
     std::vector<std::string> words = {std::filesystem::absolute("tools/ckpt"), "convert", Path("model.safetensors"),
                                       Path("out/" + name)};
@@ -53,7 +56,10 @@ class InterruptionTest : public CkptTest {
     // A lock file comes first, then the output.
     while (NamesIn(Path("out")).size() < before + 2 && !(*child)->Poll(absl::Milliseconds(1)).has_value()) {
     }
-    (*child)->Signal(signal);
+    for (int i = 0; i < times; ++i) {
+      if (i > 0) absl::SleepFor(absl::Milliseconds(1));
+      (*child)->Signal(signal);
+    }
     const absl::StatusOr<int> status = (*child)->Wait(absl::Minutes(1));
     EXPECT_OK(status.status());
     return {.status = status.value_or(-1), .out = (*child)->output(), .err = (*child)->errors()};
@@ -67,6 +73,17 @@ TEST_F(InterruptionTest, NothingIsLeftOfAnOutputInAnyFormat) {
     const Outcome outcome = Interrupted(name, flags, SIGINT);
     EXPECT_EQ(outcome.status, 128 + SIGINT) << name << ": " << outcome.err;
     EXPECT_THAT(outcome.err, HasSubstr("interrupted: " + Path("out/" + name) + " was not made, and nothing of it is"));
+    EXPECT_THAT(NamesIn(Path("out")), IsEmpty()) << name;
+  }
+}
+
+// Regression: `timeout` sends its signal to the process and to the group of it, and the second one ended the program
+// before it had removed anything.
+TEST_F(InterruptionTest, ASignalThatIsSentTwiceIsOne) {
+  for (const char* name : {"a.safetensors", "a.npz"}) {
+    const Outcome outcome = Interrupted(name, {}, SIGTERM, 5);
+    EXPECT_EQ(outcome.status, 128 + SIGTERM) << name << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("nothing of it is left"));
     EXPECT_THAT(NamesIn(Path("out")), IsEmpty()) << name;
   }
 }
