@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tools/cli/ckpt_report.h"
 
+#include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
@@ -10,6 +11,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/object/s3_url.h"
+#include "fsdp/tools/cli/ckpt_flags.h"
 
 namespace fsdp {
 
@@ -41,6 +43,11 @@ absl::Status CheckAreFiles(const std::vector<std::string>& operands) {
 int ReportFailure(const std::string& program, const absl::Status& status) {
   PrintError("%s: %s\n", program, WithFlagNames(status.message()));
   return kExitFailed;
+}
+
+int ReportUsage(const std::string& program, const absl::Status& status) {
+  if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(status));
+  return ReportUsageError(program, status);
 }
 
 std::string ProblemJson(const absl::Status& status) { return ProblemJson(WithFlagNames(status.message())); }

@@ -27,6 +27,10 @@ absl::Status CheckAreFiles(const std::vector<std::string>& operands);
 // Prints "PROGRAM: message", with the names of flags, to stderr. Returns kExitFailed.
 int ReportFailure(const std::string& program, const absl::Status& status);
 
+// An error of the command line that only the subcommand finds: the same line, with a way to its help, and with --json
+// also ProblemJson on stdout. Returns kExitUsage.
+int ReportUsage(const std::string& program, const absl::Status& status);
+
 // The JSON that --json prints on stdout, in addition to that line, when there is no result (base/problem_json.h).
 std::string ProblemJson(const absl::Status& status);
 

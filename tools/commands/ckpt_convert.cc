@@ -348,7 +348,7 @@ int RunConversion(const CommandLine& line, const Conversion& conversion) {
   const std::string program = absl::StrCat("ckpt ", conversion.command);
   const std::string& destination = conversion.destination;
   absl::StatusOr<ConvertOptions> options = OptionsFromFlags(line, conversion);
-  if (!options.ok()) return ReportUsageError(program, options.status());
+  if (!options.ok()) return ReportUsage(program, options.status());
   absl::StatusOr<ConvertReport> report;
   const absl::Time start = SteadyNow();
   Interruption interruption;

@@ -279,14 +279,14 @@ int RunDiff(const CommandLine& line) {
   // The table has rows for tensors that differ.
   options.list_equal = absl::GetFlag(FLAGS_json) || !page.empty();
   if (absl::GetFlag(FLAGS_top) < 0) {
-    return ReportUsageError("ckpt diff", absl::InvalidArgumentError(
-                                             absl::StrCat("--top=", absl::GetFlag(FLAGS_top), ", expected 0 or more")));
+    return ReportUsage("ckpt diff", absl::InvalidArgumentError(
+                                        absl::StrCat("--top=", absl::GetFlag(FLAGS_top), ", expected 0 or more")));
   }
   // Written so that NaN is refused too.
   if (!(options.tolerance.atol >= 0) || !(options.tolerance.rtol >= 0)) {
-    return ReportUsageError("ckpt diff", absl::InvalidArgumentError(absl::StrCat("--atol=", options.tolerance.atol,
-                                                                                 " --rtol=", options.tolerance.rtol,
-                                                                                 ", expected numbers of 0 and more")));
+    return ReportUsage("ckpt diff", absl::InvalidArgumentError(absl::StrCat("--atol=", options.tolerance.atol,
+                                                                            " --rtol=", options.tolerance.rtol,
+                                                                            ", expected numbers of 0 and more")));
   }
   Comparison comparison = {{line.operands[0], line.operands[1]}, {}, {}};
   absl::Status status;

@@ -102,7 +102,24 @@ TEST_F(CkptJsonTest, AFailureIsOneObjectToo) {
     run.push_back("--json");
     EXPECT_THAT(std::string(Object(run, 1).value("problem", "")), testing::HasSubstr("none"));
   }
+  // Errors of the command line that only the subcommand finds.
+  const std::vector<std::vector<std::string>> wrong = {{"inspect", Path("root"), "--tensors=("},
+                                                       {"inspect", Path("root"), "--sort=bytes", "--tensors"},
+                                                       {"inspect", Path("root"), "--sort=size"},
+                                                       {"convert", Path("root"), Path("full"), "--dtype=float3"},
+                                                       {"convert", Path("root"), Path("model.onnx")},
+                                                       {"diff", Path("root"), Path("root"), "--atol=-1"},
+                                                       {"prune", Path("root"), "--keep_last=0"},
+                                                       {"push", Path("root"), "s3://"},
+                                                       {"pull", "s3://", Path("full")}};
+  for (std::vector<std::string> run : wrong) {
+    SCOPED_TRACE(testing::PrintToString(run));
+    run.push_back("--json");
+    const Json json = Object(run, 2);
+    EXPECT_EQ(json["problems"], Json({json["problem"]}));
+  }
   const Json verified = Object({"verify", Path("none"), "--json"}, 1);
+  EXPECT_EQ(MembersOf(verified).count("files"), 1u);
   EXPECT_EQ(verified["ok"], false);
   EXPECT_EQ(verified["problems"].size(), 1u);
   EXPECT_THAT(std::string(Object({"repair", Path("root"), "--json"}, 1)["problem"]),

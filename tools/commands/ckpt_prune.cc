@@ -116,12 +116,11 @@ int RunPrune(const CommandLine& line) {
   policy.keep_last = absl::GetFlag(FLAGS_keep_last);
   policy.keep_every = absl::GetFlag(FLAGS_keep_every);
   if (policy.keep_last < 1) {
-    return ReportUsageError("ckpt prune",
-                            absl::InvalidArgumentError("--keep_last: expected a number of steps, 1 or more"));
+    return ReportUsage("ckpt prune", absl::InvalidArgumentError("--keep_last: expected a number of steps, 1 or more"));
   }
   if (policy.keep_every < 0) {
-    return ReportUsageError("ckpt prune", absl::InvalidArgumentError(absl::StrCat("--keep_every=", policy.keep_every,
-                                                                                  ", expected 0 or more")));
+    return ReportUsage("ckpt prune", absl::InvalidArgumentError(
+                                         absl::StrCat("--keep_every=", policy.keep_every, ", expected 0 or more")));
   }
   const bool dry_run = absl::GetFlag(FLAGS_dry_run);
   absl::StatusOr<Pruning> pruning;

@@ -65,7 +65,7 @@ std::string ToJson(const Pulled& pulled, const std::string& destination) {
 int RunPull(const CommandLine& line) {
   const std::string& destination = line.operands[1];
   const absl::StatusOr<S3Url> url = ParseS3Url(line.operands[0]);
-  if (!url.ok()) return ReportUsageError("ckpt pull", url.status());
+  if (!url.ok()) return ReportUsage("ckpt pull", url.status());
   Interruption interruption;
   const absl::StatusOr<Pulled> pulled = Pull(*url, destination, interruption.files());
   interruption.EndProgramIfInterrupted("ckpt pull", destination, pulled.status());

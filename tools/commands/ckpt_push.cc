@@ -92,7 +92,7 @@ void PrintText(const Pushed& pushed) {
 
 int RunPush(const CommandLine& line) {
   const absl::StatusOr<S3Url> run = ParseS3Url(line.operands[1]);
-  if (!run.ok()) return ReportUsageError("ckpt push", run.status());
+  if (!run.ok()) return ReportUsage("ckpt push", run.status());
   const absl::StatusOr<Pushed> pushed = Push(line.operands[0], *run);
   const bool is_json = absl::GetFlag(FLAGS_json);
   if (!pushed.ok()) {

@@ -145,7 +145,7 @@ std::string ToJson(const Verdict& verdict) {
   json["format"] = verdict.format;
   json["digests"] = verdict.is_ours;
   json["checksums"] = verdict.has_checksums;
-  if (verdict.is_ours) json["files"] = report.files;
+  json["files"] = verdict.is_ours ? Json(report.files) : Json();
   json["tensors"] = report.tensors;
   json["bytes"] = report.bytes;
   json["seconds"] = absl::ToDoubleSeconds(verdict.elapsed);
