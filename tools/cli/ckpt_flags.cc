@@ -15,6 +15,10 @@ ABSL_FLAG(
     "list every tensor: dtype, shape, bytes and who holds it; or, with a regular expression, those whose names it "
     "matches, and their sum");
 
+ABSL_FLAG(std::string, sort, "",
+          "order of the list that --tensors makes: size, the largest first, or name, h.2 before h.10; by default the "
+          "checkpoint's own");
+
 ABSL_FLAG(
     std::string, html, "",
     "also make this file, one page of charts: of a checkpoint its sizes, files, values and moments, of a run what "

@@ -23,6 +23,7 @@ ABSL_DECLARE_FLAG(bool, skip_links);
 
 // inspect; html is diff's too.
 ABSL_DECLARE_FLAG(fsdp::SwitchOrTextFlag, tensors);
+ABSL_DECLARE_FLAG(std::string, sort);
 ABSL_DECLARE_FLAG(std::string, html);
 ABSL_DECLARE_FLAG(bool, diff_options);
 

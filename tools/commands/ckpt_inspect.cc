@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/convert/name_filter.h"
@@ -50,18 +51,27 @@ absl::Status CheckMaxMemory(const CommandLine& line, const std::string& page, co
                                                  ", expected at least ", kMinRunHistoryMemory >> 20, "MiB"));
 }
 
-absl::StatusOr<NameFilter> FilterOfTensors() {
-  const std::string pattern = absl::GetFlag(FLAGS_tensors).text;
+absl::StatusOr<ListedTensors> TensorsFromFlags() {
+  const SwitchOrTextFlag flag = absl::GetFlag(FLAGS_tensors);
+  const std::string sort = absl::GetFlag(FLAGS_sort);
+  if (!sort.empty() && sort != "size" && sort != "name") {
+    return absl::InvalidArgumentError(absl::StrCat("--sort=", Printable(sort), ", expected one of: size, name"));
+  }
+  if (!sort.empty() && !flag.is_on) return absl::InvalidArgumentError("--sort is for the list of --tensors: add that");
   NameFilter::Patterns patterns;
-  if (!pattern.empty()) patterns.include.push_back(pattern);
-  return NameFilter::Create(patterns);
+  if (!flag.text.empty()) patterns.include.push_back(flag.text);
+  ListedTensors tensors;
+  tensors.is_wanted = flag.is_on;
+  if (!sort.empty()) tensors.order = sort == "size" ? TensorOrder::kBySize : TensorOrder::kByName;
+  FSDP_ASSIGN_OR_RETURN(tensors.filter, NameFilter::Create(patterns));
+  return tensors;
 }
 
 // Both sides are opened before anything is printed.
 int RunDiffOptions(const CommandLine& line) {
   if (absl::GetFlag(FLAGS_tensors).is_on || !absl::GetFlag(FLAGS_html).empty()) {
-    return ReportUsageError(
-        "ckpt inspect", absl::InvalidArgumentError("--diff_options: expected neither --tensors nor --html with it"));
+    return ReportUsage("ckpt inspect",
+                       absl::InvalidArgumentError("--diff_options: expected neither --tensors nor --html with it"));
   }
   const bool json = absl::GetFlag(FLAGS_json);
   absl::StatusOr<CheckpointSummary> sides[2];
@@ -82,8 +92,8 @@ int RunDiffOptions(const CommandLine& line) {
 // such as a missing file, is still shown, and the exit status is 1.
 int RunInspect(const CommandLine& line) {
   if (absl::GetFlag(FLAGS_diff_options)) return RunDiffOptions(line);
-  const absl::StatusOr<NameFilter> filter = FilterOfTensors();
-  if (!filter.ok()) return ReportUsageError("ckpt inspect", filter.status());
+  const absl::StatusOr<ListedTensors> tensors = TensorsFromFlags();
+  if (!tensors.ok()) return ReportUsage("ckpt inspect", tensors.status());
   const std::string page = absl::GetFlag(FLAGS_html);
   absl::StatusOr<CheckpointSummary> summary = SummariseFor(page, line.operands[0]);
   if (!summary.ok()) {
@@ -91,7 +101,7 @@ int RunInspect(const CommandLine& line) {
     return ReportFailure("ckpt inspect", summary.status());
   }
   if (const absl::Status memory = CheckMaxMemory(line, page, *summary); !memory.ok()) {
-    return ReportUsageError("ckpt inspect", memory);
+    return ReportUsage("ckpt inspect", memory);
   }
   if (!page.empty()) {
     const absl::Status written = WritePage(page, *summary);
@@ -100,12 +110,11 @@ int RunInspect(const CommandLine& line) {
       return ReportFailure("ckpt inspect", written);
     }
   }
-  const ListedTensors tensors = {.is_wanted = absl::GetFlag(FLAGS_tensors).is_on, .filter = *filter};
   const TextSink print = [](const std::string& piece) { Print("%s", piece); };
   if (absl::GetFlag(FLAGS_json)) {
-    SummaryJson(*summary, tensors, print);
+    SummaryJson(*summary, *tensors, print);
   } else {
-    SummaryText(*summary, tensors, print);
+    SummaryText(*summary, *tensors, print);
   }
   if (summary->problem.empty()) return kExitDone;
   return ReportFailure("ckpt inspect", absl::DataLossError(absl::StrCat(summary->path, ": ", summary->problem)));

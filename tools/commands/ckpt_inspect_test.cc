@@ -7,6 +7,7 @@
 #include <fstream>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/source/zero_payload_testutil.h"
@@ -129,6 +130,43 @@ TEST_F(CkptInspectTest, TensorsAreAlignedAndTheFileIsNamedOnlyIfThereAreSeveral)
               HasSubstr("each tensor\n"
                         "  model/a.longer.name  float32 [3]        12 B\n"
                         "  model/b              float32 [3, 1]     12 B\n"));
+}
+
+TEST_F(CkptInspectTest, TheListOfTensorsIsSortedBySizeOrByName) {
+  StateDict state;
+  ShardedTensor tensor;
+  for (const auto& [name, rows] : {std::pair("h.10.w", 2), std::pair("h.2.w", 1), std::pair("h.9.w", 3)}) {
+    tensor.shape = Shape({rows, 4});
+    state.Set(StateKey::Model(name), tensor);
+  }
+  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, ZeroPayload(), {}));
+  const auto rows = [](const std::string& first, const std::string& second, const std::string& third) {
+    return testing::ContainsRegex(absl::StrCat(first, ".*\n.*", second, ".*\n.*", third));
+  };
+  EXPECT_THAT(MustCkpt({"inspect", Path("a"), "--tensors"}), rows("h.10.w", "h.2.w", "h.9.w"));
+  EXPECT_THAT(MustCkpt({"inspect", Path("a"), "--tensors", "--sort=name"}), rows("h.2.w", "h.9.w", "h.10.w"));
+  EXPECT_THAT(MustCkpt({"inspect", Path("a"), "--tensors", "--sort=size"}), rows("h.9.w", "h.10.w", "h.2.w"));
+  const Json json = Json::parse(MustCkpt({"inspect", Path("a"), "--tensors=[.]w", "--sort=size", "--json"}));
+  ASSERT_EQ(json["tensors"].size(), 3);
+  EXPECT_EQ(json["tensors"][0]["name"], "model/h.9.w");
+  EXPECT_THAT(Ckpt({"inspect", Path("a"), "--tensors", "--sort=bytes"}).err, HasSubstr("expected one of: size, name"));
+  EXPECT_THAT(Ckpt({"inspect", Path("a"), "--sort=size"}).err, HasSubstr("is for the list of --tensors"));
+}
+
+// A tensor of a large job is in hundreds of files.
+TEST_F(CkptInspectTest, ARowIsShortAndEachFileSaysWhatItIsFor) {
+  ShardedTensor tensor;
+  tensor.shape = Shape({12, 4});
+  StateDict state;
+  state.Set(StateKey::Model("w"), tensor);
+  CheckpointDirectoryOptions options = {.type = StateDictType::kSharded, .world_size = 6, .parity = 1};
+  ASSERT_OK(WriteCheckpointDirectory(Path("a"), state, ZeroPayload(), options));
+  const std::string text = MustCkpt({"inspect", Path("a"), "--tensors"});
+  EXPECT_THAT(text, HasSubstr("  192 B  rank-00000-of-00006.h5[0, 8) rank-00001-of-00006.h5[8, 16) and 4 more"));
+  EXPECT_THAT(text, testing::ContainsRegex("  checkpoint.h5              +[0-9.]+ kB, shows all tensors, for h5py"));
+  EXPECT_THAT(text, testing::ContainsRegex("  parity-00000-of-00001.bin  +[0-9.]+ kB, makes lost or damaged rank fil"));
+  const Json json = Json::parse(MustCkpt({"inspect", Path("a"), "--tensors", "--json"}));
+  EXPECT_EQ(json["tensors"][0]["shards"].size(), 6);
 }
 
 TEST_F(CkptInspectTest, StepsOfARootWhoseMetadataAreDamagedAreSkippedByName) {

@@ -99,10 +99,15 @@ absl::StatusOr<CheckpointSummary> Summarise(const std::string& path);
 // Takes a text piece by piece: with a line for each tensor it may be larger than everything else in memory.
 using TextSink = std::function<void(const std::string& piece)>;
 
+// As the checkpoint lists them; by name, "h.2" before "h.10"; or by bytes, the largest first. A sorted list is held in
+// memory.
+enum class TensorOrder { kAsListed, kByName, kBySize };
+
 // Which tensors are listed: none, all, or those whose names, as they are shown ("model/wte.weight"), the filter keeps.
 struct ListedTensors {
   bool is_wanted = false;
   NameFilter filter;
+  TensorOrder order = TensorOrder::kAsListed;
 };
 
 // For people: a few lines, and one more for each tensor of the list. Control characters in names are escaped.

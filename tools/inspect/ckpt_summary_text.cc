@@ -7,17 +7,20 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/tensor/run_metadata.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/inspect/attribute_json.h"
 #include "fsdp/tools/inspect/ckpt_summary.h"
+#include "fsdp/tools/inspect/printed_tensors.h"
 #include "fsdp/tools/inspect/summary_shares.h"
 #include "nlohmann/json.hpp"
 
@@ -57,8 +60,9 @@ std::string Headline(const CheckpointSummary& summary) {
   const Manifest& manifest = summary.manifest;
   if (!summary.traits().is_ours) {
     const std::string step = manifest.save.has_step ? absl::StrCat(" of step ", manifest.save.step) : "";
+    const int ranks = manifest.save.world_size;
     const std::string writers =
-        summary.traits().has_writers ? absl::StrCat(", written by ", manifest.save.world_size, " ranks") : "";
+        summary.traits().has_writers ? absl::StrCat(", written by ", ranks, ranks == 1 ? " rank" : " ranks") : "";
     return absl::StrCat(summary.path, ": ", std::string(summary.traits().headline), step, writers, "\n");
   }
   return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of ",
@@ -66,8 +70,8 @@ std::string Headline(const CheckpointSummary& summary) {
                       Printable(manifest.save.producer), "\n");
 }
 
-// "  model/wte.weight  float32 [257, 48]   49 kB  rank-00000-of-00003.h5[0, 4128) ...": each file with its elements. If
-// there is only one file, each tensor is in that.
+// "  model/wte.weight  float32 [257, 48]   49 kB  rank-00000-of-00003.h5[0, 4128) ...": each file with its elements, or
+// the first ones of very many. If there is only one file, each tensor is in that.
 std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int64_t stored_bytes,
                        const TensorColumnWidths& columns) {
   std::string line =
@@ -76,11 +80,16 @@ std::string TensorLine(const StoredTensor& tensor, const Manifest& manifest, int
   if (stored_bytes < PayloadBytes(tensor)) {
     absl::StrAppend(&line, " (", FormatBytes(static_cast<double>(stored_bytes)), " expanded)");
   }
-  if (manifest.files.size() > 1) absl::StrAppend(&line, " ");
-  for (const StoredInterval& part : tensor.intervals) {
-    if (manifest.files.size() < 2) break;
-    absl::StrAppend(&line, " ", manifest.files[part.file].name, part.interval.ToString());
+  if (manifest.files.size() < 2) return line + "\n";
+  absl::StrAppend(&line, " ");
+  constexpr size_t kShown = 4;
+  const size_t parts = tensor.intervals.size();
+  const size_t shown = parts <= kShown ? parts : kShown - 2;
+  for (size_t i = 0; i < shown; ++i) {
+    const StoredInterval& part = tensor.intervals[i];
+    absl::StrAppend(&line, " ", Printable(manifest.files[part.file].name), part.interval.ToString());
   }
+  if (shown < parts) absl::StrAppend(&line, " and ", parts - shown, " more (--json has all)");
   return line + "\n";
 }
 
@@ -127,11 +136,28 @@ std::string TextsText(const CheckpointSummary& summary) {
   return text;
 }
 
+// What is in a file: in one without tensors what it is for.
+std::string HeldText(const Manifest& manifest, size_t file, const TensorShare& share) {
+  const std::vector<int>& parity = manifest.parity.files;
+  if (std::find(parity.begin(), parity.end(), static_cast<int>(file)) != parity.end()) {
+    return "makes lost or damaged rank files again";
+  }
+  if (share.tensors > 0) return absl::StrCat("holds ", share.ToString());
+  return manifest.files[file].name == kCheckpointFileName ? "shows all tensors, for h5py and other programs"
+                                                          : "holds no tensors";
+}
+
 std::string FilesText(const Manifest& manifest, const std::vector<TensorShare>& shares) {
+  constexpr int kWidest = 40;  // a longer name moves its row
+  int width = 0;
+  for (const StoredFile& file : manifest.files) {
+    const int size = static_cast<int>(Printable(file.name).size());
+    if (size <= kWidest) width = std::max(width, size);
+  }
   std::string text = "files\n";
   for (size_t i = 0; i < shares.size(); ++i) {
-    absl::StrAppendFormat(&text, "  %s  %s, holds %s\n", Printable(manifest.files[i].name),
-                          FormatBytes(static_cast<double>(manifest.files[i].nbytes)), shares[i].ToString());
+    absl::StrAppendFormat(&text, "  %-*s  %7s, %s\n", width, Printable(manifest.files[i].name),
+                          FormatBytes(static_cast<double>(manifest.files[i].nbytes)), HeldText(manifest, i, shares[i]));
   }
   return text;
 }
@@ -140,6 +166,10 @@ std::string FilesText(const Manifest& manifest, const std::vector<TensorShare>& 
 // a model.
 std::string ConvertText(const CheckpointSummary& summary, SummaryShares& shares) {
   if (summary.traits().is_ours || summary.traits().is_root || shares.all.tensors == 0) return "";
+  for (const std::string& note : summary.layout.notes) {
+    // An adapter or a part of a model, of which the note has the next step.
+    if (absl::StrContains(note, "`ckpt merge") || absl::StrContains(note, "give the directory")) return "";
+  }
   const bool is_training = shares.sections[Section::kOptimState].share.tensors > 0;
   const char* const model = summary.format->HasSuffix("model.safetensors") ? "model.pt" : "model.safetensors";
   return absl::StrCat("to convert it  ckpt convert ", Printable(summary.path), " ", is_training ? "checkpoint" : model,
@@ -236,11 +266,13 @@ void SummaryText(const CheckpointSummary& summary, const ListedTensors& tensors,
   if (!tensors.is_wanted) return;
   sink(manifest.files.size() > 1 ? "each tensor, and the elements that a file holds of it\n" : "each tensor\n");
   SectionShare listed;
+  PrintedTensors list(tensors.order, sink);
   summary.ForEachTensor([&](const StoredTensor& tensor, int64_t stored_bytes) {
     if (!IsListed(tensor, tensors)) return;
     listed.Add(tensor);
-    sink(TensorLine(tensor, manifest, stored_bytes, shares.columns));
+    list.Add(tensor, TensorLine(tensor, manifest, stored_bytes, shares.columns));
   });
+  list.End();
   if (!tensors.filter.keeps_all()) sink(absl::StrCat("of these  ", listed.ToString(), "\n"));
 }
 
@@ -303,13 +335,18 @@ void SummaryJson(const CheckpointSummary& summary, const ListedTensors& tensors,
   text.resize(text.rfind("\n}"));
   sink(text);
   bool is_first = true;
+  const TextSink print = [&](const std::string& element) {
+    sink(absl::StrCat(is_first ? ",\n  \"tensors\": [" : ",", element));
+    is_first = false;
+  };
+  PrintedTensors list(tensors.order, print);
   summary.ForEachTensor([&](const StoredTensor& tensor, int64_t stored_bytes) {
     if (!IsListed(tensor, tensors)) return;
     std::string element = absl::StrCat("\n", ToText(TensorJson(tensor, manifest, stored_bytes)));
     element.pop_back();  // its newline; strings of JSON contain none, so all others begin lines to indent
-    sink(absl::StrCat(is_first ? ",\n  \"tensors\": [" : ",", absl::StrReplaceAll(element, {{"\n", "\n    "}})));
-    is_first = false;
+    list.Add(tensor, absl::StrReplaceAll(element, {{"\n", "\n    "}}));
   });
+  list.End();
   sink(is_first ? ",\n  \"tensors\": []\n}\n" : "\n  ]\n}\n");
 }
 

@@ -13,9 +13,10 @@ CHOICES = {
     "state_dict_type": ["convert", "a", "b", "--state_dict_type=?"],
     "dtype": ["convert", "a", "b", "--dtype=?"],
     "outtype": ["convert", "a", "b.gguf", "--outtype=?"],
+    "sort": ["inspect", "a", "--tensors", "--sort=?"],
 }
 # Flags that take a path. The values of all others are numbers, names or patterns, which no shell knows.
-PATHS = {"html", "flat_layout", "template"}
+PATHS = {"html", "flat_layout", "template", "recipe"}
 
 
 def choices(ckpt):
