@@ -261,7 +261,9 @@ int RunSubcommand(const Subcommand& subcommand, const CommandLine& line, const s
   if (status.ok()) status = CheckEndpointApplies(subcommand, line);
   if (!status.ok()) return Refuse(program, status, arguments);
   EnterCallersDirectory();
-  if (const absl::Status files = CheckAreFiles(PathsOf(subcommand, line)); !files.ok()) {
+  absl::Status files = CheckAreFiles(PathsOf(subcommand, line));
+  if (files.ok()) files = CheckAreNoOtherUrls(line.operands);
+  if (!files.ok()) {
     if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(files));
     return ReportFailure(program, files);
   }

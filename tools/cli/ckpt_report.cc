@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tools/cli/ckpt_report.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "absl/flags/flag.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -36,6 +39,26 @@ absl::Status CheckAreFiles(const std::vector<std::string>& operands) {
     return absl::InvalidArgumentError(absl::StrCat(
         Printable(WithoutPassword(operand)),
         " is in an object store, expected a path: copy it with ckpt pull first, or copy the result with ckpt push"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAreNoOtherUrls(const std::vector<std::string>& operands) {
+  for (const std::string& operand : operands) {
+    // Of a variable of the shell that is not set.
+    if (operand.empty()) return absl::InvalidArgumentError("an argument is empty, expected a path");
+    const size_t colon = operand.find("://");
+    if (IsS3Url(operand) || colon == operand.npos || colon == 0) continue;
+    if (operand.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789+-.") != colon) continue;
+    std::error_code ignored;
+    if (std::filesystem::exists(operand, ignored)) continue;
+    const std::string scheme = operand.substr(0, colon);
+    const std::string rest = Printable(WithoutPassword(operand.substr(colon + 3)));
+    const std::string what_to_do = scheme == "file" ? absl::StrCat("give the path: ", rest)
+                                   : scheme == "hf" ? absl::StrCat("`hf download ", rest, "` makes files of it")
+                                                    : "download it first";
+    return absl::InvalidArgumentError(absl::StrCat(Printable(WithoutPassword(operand)),
+                                                   " is a URL, expected a path or s3://BUCKET/PREFIX: ", what_to_do));
   }
   return absl::OkStatus();
 }

@@ -24,6 +24,10 @@ absl::Status SuggestForce(const absl::Status& status, const std::string& path);
 // and write files; they would look for a directory "s3:".
 absl::Status CheckAreFiles(const std::vector<std::string>& operands);
 
+// kInvalidArgument, which says what to do, if one of `operands` is empty, or a URL of anything but an object store,
+// such as "hf://gpt2", and not a file.
+absl::Status CheckAreNoOtherUrls(const std::vector<std::string>& operands);
+
 // Prints "PROGRAM: message", with the names of flags, to stderr. Returns kExitFailed.
 int ReportFailure(const std::string& program, const absl::Status& status);
 

@@ -76,6 +76,21 @@ TEST_F(CkptTest, AWrongCommandLineIsAnObjectTooIfJsonIsAskedFor) {
   }
 }
 
+TEST_F(CkptTest, AUrlThatIsNotReadIsRefusedWithWhatToDo) {
+  const std::vector<std::pair<std::string, std::string>> urls = {
+      {"hf://openai/gpt2", "`hf download openai/gpt2` makes files of it"},
+      {"gs://bucket/model", "gs://bucket/model is a URL, expected a path or s3://BUCKET/PREFIX: download it first"},
+      {"https://name:secret@host/model.pt", "https://***@host/model.pt is a URL"},
+      {"file:///tmp/model.pt", "give the path: /tmp/model.pt"},
+      {"", "an argument is empty, expected a path"}};
+  for (const auto& [url, what] : urls) {
+    const Outcome outcome = Ckpt({"inspect", url, "--json"});
+    EXPECT_EQ(outcome.status, 1) << url;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(what), Not(HasSubstr("secret"))));
+    EXPECT_THAT(std::string(nlohmann::json::parse(outcome.out)["problem"]), HasSubstr(what));
+  }
+}
+
 TEST_F(CkptTest, TensorsAreListedByPattern) {
   const std::string model = TestData("all_dtypes.safetensors");
   const std::string all = MustCkpt({"inspect", model, "--tensors"});
