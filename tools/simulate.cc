@@ -76,7 +76,8 @@ ABSL_FLAG(std::string, memory_bandwidth, "", "of a device without preset, such a
 ABSL_FLAG(std::string, dtype, "bfloat16", "dtype in which linear layers compute: float32, bfloat16 or float8");
 ABSL_FLAG(std::string, reduce_dtype, "float32", "dtype in which gradients are reduced: float32 or bfloat16");
 ABSL_FLAG(std::string, sharding_strategy, "full_shard",
-          "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2");
+          "full_shard, shard_grad_op, no_shard, hybrid_shard or hybrid_shard_zero2; several, such as "
+          "full_shard,no_shard, are compared: which fits first");
 ABSL_FLAG(int, shard_group_size, 0, "ranks of a shard group of the hybrid strategies; 0: the ranks of a host");
 ABSL_FLAG(std::string, api, "fsdp1", "fsdp1 or fsdp2: which layout parameters have");
 ABSL_FLAG(int64_t, batch_size, 1, "rows per rank and micro-step");
@@ -109,6 +110,7 @@ constexpr char kUsage[] =
     "examples:\n"
     "  simulate --config=llama-3.1-8b --ranks=128 --hosts=16 --link=3200gbit\n"
     "  simulate --config=llama-3.1-8b --ranks=8,16,32,64 --html=ranks.html\n"
+    "  simulate --ranks=8,16,32,64 --sharding_strategy=full_shard,shard_grad_op,no_shard\n"
     "  simulate --config=gpt2-124m --ranks=8 --device=a100 --trace=step.json\n"
     "\n"
     "exit status: 0 done; 1 a file cannot be read or written; 2 the command line is wrong.\n"
@@ -169,7 +171,6 @@ absl::Status SetPlan(SimulatedJob& job) {
   job.plan.reduce_dtype = reduce_dtype == "float32" ? DType::kFloat32 : DType::kBFloat16;
   // The simulation sees the two interfaces only as two layouts of shards.
   job.plan.layout = api == "fsdp1" ? LayoutKind::kFlat : LayoutKind::kDim0;
-  FSDP_ASSIGN_OR_RETURN(job.plan.strategy, ParseShardingStrategy(absl::GetFlag(FLAGS_sharding_strategy)));
   FSDP_ASSIGN_OR_RETURN(job.plan.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
   job.plan.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
   job.plan.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
@@ -191,6 +192,8 @@ absl::Status SetWork(SimulatedJob& job) {
   return absl::OkStatus();
 }
 
+std::vector<std::string> StrategyNames() { return absl::StrSplit(absl::GetFlag(FLAGS_sharding_strategy), ','); }
+
 absl::StatusOr<SimulatedJob> JobOfFlags() {
   SimulatedJob job;
   job.ranks = absl::GetFlag(FLAGS_ranks).values.front();
@@ -207,24 +210,39 @@ absl::StatusOr<SimulatedJob> JobOfFlags() {
   return job;
 }
 
-// Simulates the job of the flags for each number of ranks, on hosts of the size that the first has.
-absl::StatusOr<std::vector<SimulatedRun>> SimulateAll() {
-  FSDP_ASSIGN_OR_RETURN(SimulatedJob job, JobOfFlags());
+// Simulates `job` for each number of ranks, on hosts of the size that the first has.
+absl::Status SimulateRanks(SimulatedJob job, std::vector<SimulatedRun>& runs) {
   const int on_host = job.hosts > 0 ? std::max(1, job.ranks / job.hosts) : 1;
-  std::vector<SimulatedRun> runs;
-  for (const int ranks : absl::GetFlag(FLAGS_ranks).values) {
-    if (!runs.empty()) {
-      if (ranks > on_host && ranks % on_host != 0) {
-        return absl::InvalidArgumentError(absl::StrCat("--ranks has ", ranks, ", expected a number up to ", on_host,
-                                                       ", the ranks of a host, or a multiple of it"));
+  const std::vector<int> numbers = absl::GetFlag(FLAGS_ranks).values;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    if (i > 0) {
+      if (numbers[i] > on_host && numbers[i] % on_host != 0) {
+        return absl::InvalidArgumentError(absl::StrCat("--ranks has ", numbers[i], ", expected a number up to ",
+                                                       on_host, ", the ranks of a host, or a multiple of it"));
       }
-      job.ranks = ranks;
-      job.hosts = std::max(1, ranks / on_host);
+      job.ranks = numbers[i];
+      job.hosts = std::max(1, numbers[i] / on_host);
     }
     SimulatedRun run = {job, {}, {}};
     FSDP_ASSIGN_OR_RETURN(run.step, SimulateStep(job));
     if (!Fits(job, run.step)) run.fitting = JobsThatFit(job);
     runs.push_back(std::move(run));
+  }
+  return absl::OkStatus();
+}
+
+// The job of the flags with each strategy and number of ranks.
+absl::StatusOr<std::vector<SimulatedRun>> SimulateAll() {
+  std::vector<ShardingStrategy> strategies;
+  for (const std::string& name : StrategyNames()) {
+    FSDP_ASSIGN_OR_RETURN(const ShardingStrategy strategy, ParseShardingStrategy(name));
+    if (std::find(strategies.begin(), strategies.end(), strategy) == strategies.end()) strategies.push_back(strategy);
+  }
+  FSDP_ASSIGN_OR_RETURN(SimulatedJob job, JobOfFlags());
+  std::vector<SimulatedRun> runs;
+  for (const ShardingStrategy strategy : strategies) {
+    job.plan.strategy = strategy;
+    FSDP_RETURN_IF_ERROR(SimulateRanks(job, runs));
   }
   return runs;
 }
@@ -288,8 +306,8 @@ absl::Status CheckRanks() {
   if (count > kMost) {
     return absl::InvalidArgumentError(absl::StrCat("--ranks has ", count, " numbers, expected at most ", kMost));
   }
-  if (count > 1 && !absl::GetFlag(FLAGS_trace).empty()) {
-    return absl::InvalidArgumentError("--trace is of one step: expected one number in --ranks");
+  if ((count > 1 || StrategyNames().size() > 1) && !absl::GetFlag(FLAGS_trace).empty()) {
+    return absl::InvalidArgumentError("--trace is of one step: expected one number in --ranks, and one strategy");
   }
   return absl::OkStatus();
 }

@@ -101,6 +101,33 @@ TEST(SimulateTest, SeveralNumbersOfRanksAreATable) {
                 Simulate({"--config=gpt2-124m", "--hosts=8", "--link=100gbit", "--ranks=64", "--json"}).output));
 }
 
+TEST(SimulateTest, OfSeveralStrategiesItSaysWhichFitsFirst) {
+  const std::string strategies = "--sharding_strategy=no_shard,shard_grad_op,full_shard";
+  const ProgramResult table = Simulate({"--ranks=8,16,32", "--link=3200gbit", strategies});
+  ASSERT_EQ(table.exit_status, 0) << table.errors;
+  EXPECT_THAT(table.output,
+              AllOf(testing::StartsWith("does not fit: 8 ranks on 1 host, no_shard, each needs "),
+                    Not(HasSubstr("fits with")), HasSubstr("      load  strategy\n"), HasSubstr("  shard_grad_op\n"),
+                    testing::ContainsRegex("\n  full_shard +8 ranks on 1 host: "),
+                    testing::ContainsRegex("\n  no_shard +none of these\n$")));
+  const nlohmann::json jobs =
+      nlohmann::json::parse(Simulate({"--ranks=8,16,32", "--link=3200gbit", strategies, "--json"}).output)["jobs"];
+  ASSERT_EQ(jobs.size(), 9u);
+  EXPECT_EQ(jobs[4]["sharding_strategy"], "shard_grad_op");
+  // Each is the job by itself.
+  EXPECT_EQ(jobs[4], nlohmann::json::parse(Simulate({"--ranks=16", "--hosts=2", "--link=3200gbit", "--json",
+                                                     "--sharding_strategy=shard_grad_op"})
+                                               .output));
+  // If none fits, what would make each fit.
+  EXPECT_THAT(Simulate({"--config=llama-3.1-70b", "--sharding_strategy=no_shard,full_shard"}).output,
+              AllOf(HasSubstr("no_shard, each needs"), HasSubstr("fits with"), Not(HasSubstr("none of these"))));
+  ExpectUsageError({"--sharding_strategy=full_shard,half"}, "half");
+  ExpectUsageError({"--sharding_strategy=full_shard,no_shard", "--trace=t.json"}, "and one strategy");
+  const std::string path = testing::TempDir() + "/strategies.html";
+  ASSERT_EQ(Simulate({"--ranks=8,16", strategies, "--html=" + path}).exit_status, 0);
+  EXPECT_THAT(ReadFile(path), AllOf(HasSubstr("Which strategy fits"), HasSubstr("16 ranks on 2 hosts, full_shard")));
+}
+
 TEST(SimulateTest, MakesAPage) {
   const std::string path = testing::TempDir() + "/ranks.html";
   const ProgramResult result = Simulate({"--config=llama-3.1-8b", "--ranks=8,16", "--html=" + path});

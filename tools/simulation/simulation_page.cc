@@ -26,11 +26,13 @@ std::string Rounded(double number) { return Count(static_cast<int64_t>(number + 
 
 double SpeedOfRank(const SimulatedRun& run) { return run.step.tokens_per_second / run.job.ranks; }
 
-std::string Headline(const std::string& model, const SimulatedRun& run) {
+std::string Headline(const std::string& model, const std::vector<SimulatedRun>& runs) {
+  const SimulatedRun& run = runs.front();
   const SimulatedJob& job = run.job;
+  const std::string strategy =
+      FirstFits(runs).empty() ? absl::StrCat(std::string(ShardingStrategyName(job.plan.strategy)), ", ") : "";
   return absl::StrCat("<h1>", Name(model), " on ", Html(job.device.name), "</h1><p>", Count(run.step.parameters),
-                      " parameters, ", std::string(ShardingStrategyName(job.plan.strategy)), ", ", job.work.batch_size,
-                      " × ", Count(job.work.seq_len), " tokens a rank",
+                      " parameters, ", strategy, job.work.batch_size, " × ", Count(job.work.seq_len), " tokens a rank",
                       job.micro_steps > 1 ? absl::StrCat(" × ", job.micro_steps) : "", ", activation checkpointing ",
                       std::string(CheckpointingName(job.work.checkpointing)),
                       ".<br>An estimate, not a measurement: docs/simulate.md says how accurate it is.</p>\n");
@@ -46,11 +48,28 @@ std::string Tiles(const SimulatedRun& run) {
                       Tile(GiB(step.memory.peak()), "memory of a rank", fits ? "" : "bad"), "</div>\n");
 }
 
+// Of several strategies, which fit: the changes of each job would be a page.
+std::string StrategiesThatFit(const std::vector<FirstFit>& fits) {
+  std::string html = absl::StrCat(
+      Opening("Which strategy fits", "Each with its first number of ranks that fits the device, the fastest first."),
+      "<ul class=\"found\">");
+  for (const auto& [strategy, run] : fits) {
+    absl::StrAppend(&html, "<li>", Name(std::string(ShardingStrategyName(strategy))), ": ",
+                    run == nullptr ? "<b class=\"bad\">with none of these</b>"
+                                   : absl::StrCat(RanksText(run->job), ", ", GiB(run->step.memory.peak()), ", ",
+                                                  Rounded(SpeedOfRank(*run)), " tokens a second of each"),
+                    "</li>\n");
+  }
+  return html + "</ul></section>\n";
+}
+
 std::string Misfits(const std::vector<SimulatedRun>& runs) {
+  const std::vector<FirstFit> fits = FirstFits(runs);
+  if (!fits.empty() && fits.front().run != nullptr) return StrategiesThatFit(fits);
   std::string html;
   for (const SimulatedRun& run : runs) {
     if (Fits(run.job, run.step)) continue;
-    absl::StrAppend(&html, "<h3 class=\"bad\">", RanksText(run.job), ": ", GiB(run.step.memory.peak()), " of ",
+    absl::StrAppend(&html, "<h3 class=\"bad\">", RunText(run, runs), ": ", GiB(run.step.memory.peak()), " of ",
                     GiB(run.job.device.memory_bytes), "</h3><ul class=\"found\">");
     for (const FittingJob& fitting : run.fitting) {
       absl::StrAppend(&html, "<li>fits with ", Name(fitting.flags), ": ", GiB(fitting.peak_bytes), ", ",
@@ -76,7 +95,7 @@ std::string Speed(const std::vector<SimulatedRun>& runs) {
       "Speed of a rank", "Tokens a second of each rank; bars of equal length scale perfectly. The number is of all.");
   for (const SimulatedRun& run : runs) {
     const BarPart part = {SpeedOfRank(run), "model", absl::StrFormat("%.0f tokens a second", SpeedOfRank(run))};
-    absl::StrAppend(&html, ChartRow(RanksText(run.job), BarSvg({part}, best, kBarHeight),
+    absl::StrAppend(&html, ChartRow(RunText(run, runs), BarSvg({part}, best, kBarHeight),
                                     absl::StrCat(Rounded(run.step.tokens_per_second), " /s")));
   }
   return html + "</section>\n";
@@ -95,7 +114,7 @@ std::string Time(const std::vector<SimulatedRun>& runs) {
     const std::vector<BarPart> parts = {
         {computing, "model", absl::StrFormat("computing: %.3g s", computing)},
         {timeline.exposed, "optim", absl::StrFormat("waiting: %.3g s", timeline.exposed)}};
-    absl::StrAppend(&html, ChartRow(RanksText(run.job), BarSvg(parts, longest, kBarHeight),
+    absl::StrAppend(&html, ChartRow(RunText(run, runs), BarSvg(parts, longest, kBarHeight),
                                     absl::StrFormat("%.3g s", timeline.seconds)));
   }
   return html + "</section>\n";
@@ -122,7 +141,7 @@ std::string Memory(const std::vector<SimulatedRun>& runs) {
     if (device > memory.peak()) parts.push_back(part(device - memory.peak(), "extra", "free"));
     const std::string number = GiB(memory.peak());
     absl::StrAppend(&html,
-                    ChartRow(RanksText(run.job), BarSvg(parts, static_cast<double>(most), kBarHeight),
+                    ChartRow(RunText(run, runs), BarSvg(parts, static_cast<double>(most), kBarHeight),
                              Fits(run.job, run.step) ? number : absl::StrCat("<b class=\"bad\">", number, "</b>")));
   }
   return html + "</section>\n";
@@ -137,7 +156,7 @@ std::vector<TableColumn> Columns() {
   return columns;
 }
 
-std::string Row(const SimulatedRun& run, double first_speed) {
+std::string Row(const SimulatedRun& run, const std::vector<SimulatedRun>& runs) {
   const SimulatedStep& step = run.step;
   const auto seconds = [](double value) { return NumberCell(absl::StrFormat("%.3g s", value), value); };
   const auto share = [](double value) { return NumberCell(Percent(value), value); };
@@ -145,9 +164,9 @@ std::string Row(const SimulatedRun& run, double first_speed) {
     return NumberCell(GiB(value), static_cast<double>(value), css);
   };
   const bool fits = Fits(run.job, step);
-  return absl::StrCat("<tr", fits ? "" : " class=\"bad\"", "><td class=\"name\">", RanksText(run.job), "</td>",
+  return absl::StrCat("<tr", fits ? "" : " class=\"bad\"", "><td class=\"name\">", RunText(run, runs), "</td>",
                       NumberCell(Rounded(step.tokens_per_second), step.tokens_per_second),
-                      NumberCell(Rounded(SpeedOfRank(run)), SpeedOfRank(run)), share(SpeedOfRank(run) / first_speed),
+                      NumberCell(Rounded(SpeedOfRank(run)), SpeedOfRank(run)), share(Scaling(run, runs)),
                       share(step.model_flops_utilization), share(step.exposed_communication),
                       seconds(step.timeline.seconds), bytes(step.memory.peak(), fits ? "" : "bad"),
                       bytes(step.memory.fsdp), bytes(step.memory.optimizer), bytes(step.memory.activations),
@@ -160,11 +179,11 @@ std::string SimulationPage(const std::string& model, const std::vector<Simulated
   const std::vector<PageScript> scripts = {kTableScript};
   std::string html =
       PageHead(absl::StrCat(model, " on ", runs.front().job.device.name), ColumnLabels("jobs", Columns()), scripts);
-  absl::StrAppend(&html, Headline(model, runs.front()), Misfits(runs), runs.size() == 1 ? Tiles(runs.front()) : "",
-                  Speed(runs), Time(runs), Memory(runs));
-  absl::StrAppend(&html, Opening("All numbers", "Scaling: the speed of a rank, over the first row's."),
+  absl::StrAppend(&html, Headline(model, runs), Misfits(runs), runs.size() == 1 ? Tiles(runs.front()) : "", Speed(runs),
+                  Time(runs), Memory(runs));
+  absl::StrAppend(&html, Opening("All numbers", "Scaling: the speed of a rank, over the first row's of its strategy."),
                   DataTable("jobs", Columns()), "<tbody>");
-  for (const SimulatedRun& run : runs) html += Row(run, SpeedOfRank(runs.front()));
+  for (const SimulatedRun& run : runs) html += Row(run, runs);
   return absl::StrCat(html, "</tbody></table></div></section>\n", PageFoot("Made by simulate.", scripts));
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/tools/simulation/simulation_report.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "nlohmann/json.hpp"
@@ -39,20 +41,64 @@ std::string OneText(const SimulatedRun& run) {
   return text;
 }
 
+double SpeedOfRank(const SimulatedRun& run) { return run.step.tokens_per_second / run.job.ranks; }
+
+bool HasStrategies(const std::vector<SimulatedRun>& runs) {
+  return std::any_of(runs.begin(), runs.end(),
+                     [&](const SimulatedRun& run) { return run.job.plan.strategy != runs.front().job.plan.strategy; });
+}
+
 std::string TableText(const std::vector<SimulatedRun>& runs) {
   const SimulatedRun& first = runs.front();
-  const double first_speed = first.step.tokens_per_second / first.job.ranks;
+  const bool has_strategies = HasStrategies(runs);
   std::string text =
       absl::StrFormat("%s, %d parameters: estimates, not measurements\n", first.job.device.name, first.step.parameters);
-  absl::StrAppendFormat(&text, "%7s %6s %12s %9s %8s %6s %8s %11s %5s %9s %9s\n", "ranks", "hosts", "tokens/s",
-                        "a rank", "scaling", "MFU", "exposed", "GiB a rank", "fits", "save", "load");
+  absl::StrAppendFormat(&text, "%7s %6s %12s %9s %8s %6s %8s %11s %5s %9s %9s%s\n", "ranks", "hosts", "tokens/s",
+                        "a rank", "scaling", "MFU", "exposed", "GiB a rank", "fits", "save", "load",
+                        has_strategies ? "  strategy" : "");
   for (const SimulatedRun& run : runs) {
     const SimulatedStep& step = run.step;
-    const double speed = step.tokens_per_second / run.job.ranks;
-    absl::StrAppendFormat(&text, "%7d %6d %12.0f %9.0f %7.1f%% %5.1f%% %7.1f%% %11.1f %5s %9s %9s\n", run.job.ranks,
-                          run.job.hosts, step.tokens_per_second, speed, 100 * speed / first_speed,
+    const std::string strategy =
+        has_strategies ? absl::StrCat("  ", std::string(ShardingStrategyName(run.job.plan.strategy))) : "";
+    absl::StrAppendFormat(&text, "%7d %6d %12.0f %9.0f %7.1f%% %5.1f%% %7.1f%% %11.1f %5s %9s %9s%s\n", run.job.ranks,
+                          run.job.hosts, step.tokens_per_second, SpeedOfRank(run), 100 * Scaling(run, runs),
                           100 * step.model_flops_utilization, 100 * step.exposed_communication, GiB(step.memory.peak()),
-                          Fits(run.job, step) ? "yes" : "no", Seconds(step.save_seconds), Seconds(step.load_seconds));
+                          Fits(run.job, step) ? "yes" : "no", Seconds(step.save_seconds), Seconds(step.load_seconds),
+                          strategy);
+  }
+  return text;
+}
+
+// "does not fit: ...".
+std::string NeedText(const SimulatedRun& run, const std::vector<SimulatedRun>& runs) {
+  return absl::StrFormat("does not fit: %s, each needs %.1f GiB and the %s has %.1f GiB\n", RunText(run, runs),
+                         GiB(run.step.memory.peak()), run.job.device.name, GiB(run.job.device.memory_bytes));
+}
+
+std::string ChangesText(const SimulatedRun& run) {
+  if (run.fitting.empty()) {
+    return absl::StrCat("  nothing that was tried is enough: full activation checkpointing, a batch of 1, full_shard, ",
+                        "up to ", kMaxFittingRanks, " ranks\n");
+  }
+  std::string text;
+  for (const FittingJob& fitting : run.fitting) {
+    absl::StrAppendFormat(&text, "  fits with %s: %.1f GiB, %.0f tokens a second\n", fitting.flags,
+                          GiB(fitting.peak_bytes), fitting.tokens_per_second);
+  }
+  return text;
+}
+
+std::string FirstFitsText(const std::vector<FirstFit>& fits) {
+  if (fits.empty()) return "";
+  std::string text = "the first numbers of ranks that fit, the fastest first\n";
+  for (const auto& [strategy, run] : fits) {
+    const std::string name(ShardingStrategyName(strategy));
+    if (run == nullptr) {
+      absl::StrAppendFormat(&text, "  %-19s none of these\n", name);
+    } else {
+      absl::StrAppendFormat(&text, "  %-19s %s: %.1f GiB, %.0f tokens a second of each\n", name, RanksText(run->job),
+                            GiB(run->step.memory.peak()), SpeedOfRank(*run));
+    }
   }
   return text;
 }
@@ -75,6 +121,7 @@ Json JsonOf(const SimulatedRun& run) {
       {"activation_bytes", step.memory.activations},
       {"parameters", step.parameters},
       {"model_flops_utilization", step.model_flops_utilization},
+      {"sharding_strategy", ShardingStrategyName(run.job.plan.strategy)},
       {"ranks", run.job.ranks},
       {"hosts", run.job.hosts},
       {"device_bytes", run.job.device.memory_bytes == 0 ? Json() : Json(run.job.device.memory_bytes)},
@@ -96,26 +143,45 @@ std::string RanksText(const SimulatedJob& job) {
                       job.hosts == 1 ? " host" : " hosts");
 }
 
-std::string MisfitText(const SimulatedRun& run) {
-  if (Fits(run.job, run.step)) return "";
-  std::string text =
-      absl::StrFormat("does not fit: %s, each needs %.1f GiB and the %s has %.1f GiB\n", RanksText(run.job),
-                      GiB(run.step.memory.peak()), run.job.device.name, GiB(run.job.device.memory_bytes));
-  if (run.fitting.empty()) {
-    return text + "  nothing that was tried is enough: full activation checkpointing, a batch of 1, full_shard, " +
-           absl::StrCat("up to ", kMaxFittingRanks, " ranks\n");
+std::string RunText(const SimulatedRun& run, const std::vector<SimulatedRun>& runs) {
+  const std::string ranks = RanksText(run.job);
+  return HasStrategies(runs) ? absl::StrCat(ranks, ", ", std::string(ShardingStrategyName(run.job.plan.strategy)))
+                             : ranks;
+}
+
+double Scaling(const SimulatedRun& run, const std::vector<SimulatedRun>& runs) {
+  const auto first = std::find_if(runs.begin(), runs.end(), [&](const SimulatedRun& other) {
+    return other.job.plan.strategy == run.job.plan.strategy;
+  });
+  return SpeedOfRank(run) / SpeedOfRank(*first);
+}
+
+std::vector<FirstFit> FirstFits(const std::vector<SimulatedRun>& runs) {
+  if (!HasStrategies(runs)) return {};
+  std::vector<FirstFit> fits;
+  for (const SimulatedRun& run : runs) {
+    auto fit = std::find_if(fits.begin(), fits.end(),
+                            [&](const FirstFit& one) { return one.strategy == run.job.plan.strategy; });
+    if (fit == fits.end()) fit = fits.insert(fit, FirstFit{run.job.plan.strategy, nullptr});
+    if (fit->run == nullptr && Fits(run.job, run.step)) fit->run = &run;
   }
-  for (const FittingJob& fitting : run.fitting) {
-    absl::StrAppendFormat(&text, "  fits with %s: %.1f GiB, %.0f tokens a second\n", fitting.flags,
-                          GiB(fitting.peak_bytes), fitting.tokens_per_second);
-  }
-  return text;
+  std::stable_sort(fits.begin(), fits.end(), [](const FirstFit& a, const FirstFit& b) {
+    if (a.run == nullptr || b.run == nullptr) return a.run != nullptr && b.run == nullptr;
+    return SpeedOfRank(*a.run) > SpeedOfRank(*b.run);
+  });
+  return fits;
 }
 
 std::string SimulationText(const std::vector<SimulatedRun>& runs) {
+  const std::vector<FirstFit> fits = FirstFits(runs);
+  const bool some_strategy_fits = !fits.empty() && fits.front().run != nullptr;
   std::string text;
-  for (const SimulatedRun& run : runs) text += MisfitText(run);
-  return text + (runs.size() == 1 ? OneText(runs.front()) : TableText(runs));
+  for (const SimulatedRun& run : runs) {
+    if (!Fits(run.job, run.step))
+      absl::StrAppend(&text, NeedText(run, runs), some_strategy_fits ? "" : ChangesText(run));
+  }
+  if (runs.size() == 1) return text + OneText(runs.front());
+  return text + TableText(runs) + (some_strategy_fits ? FirstFitsText(fits) : "");
 }
 
 std::string SimulationJson(const std::vector<SimulatedRun>& runs) {

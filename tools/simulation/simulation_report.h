@@ -22,17 +22,30 @@ struct SimulatedRun {
 // "8 ranks on 1 host".
 std::string RanksText(const SimulatedJob& job);
 
-// "does not fit: 8 ranks on 1 host, each needs 99.8 GiB and an h100 has 74.5 GiB", then a line for each change after
-// which it would. Empty for a job that fits.
-std::string MisfitText(const SimulatedRun& run);
+// The name of a run among `runs`: its ranks, and its strategy if they have several, "8 ranks on 1 host, no_shard".
+std::string RunText(const SimulatedRun& run, const std::vector<SimulatedRun>& runs);
 
-// Lines about one job; a table of several, which differ in their ranks.
+// The speed of a rank, over that of a rank in the first of `runs` with the same strategy.
+double Scaling(const SimulatedRun& run, const std::vector<SimulatedRun>& runs);
+
+// Of each strategy of `runs` the first one that fits, the fastest strategy first; null runs, at the end, are strategies
+// of which none does. Empty if there is only one strategy.
+struct FirstFit {
+  ShardingStrategy strategy = ShardingStrategy::kFullShard;
+  const SimulatedRun* run = nullptr;
+};
+std::vector<FirstFit> FirstFits(const std::vector<SimulatedRun>& runs);
+
+// Lines about one job; a table of several, which differ in their ranks and strategies. Before them, for each job that
+// does not fit, "does not fit: 8 ranks on 1 host, each needs 99.8 GiB and an h100 has 74.5 GiB", and a line for each
+// change after which it would; of several strategies instead which of them fit, after the table.
 std::string SimulationText(const std::vector<SimulatedRun>& runs);
 
 // One object: of one job its members, of several {"jobs": [...]}.
 std::string SimulationJson(const std::vector<SimulatedRun>& runs);
 
-// One self-contained page, UTF-8, about jobs that differ in their ranks. `model` is the name of the config.
+// One self-contained page, UTF-8, about jobs that differ in their ranks and strategies. `model` is the name of the
+// config.
 std::string SimulationPage(const std::string& model, const std::vector<SimulatedRun>& runs);
 
 }  // namespace fsdp
