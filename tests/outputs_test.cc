@@ -60,6 +60,8 @@ const std::set<std::string> kOthers = {
     "tools/ckpt --outtype",
     "tools/ckpt --recipe",
     "tools/ckpt --rename",
+    "tools/ckpt --sort",
+    "tools/ckpt --step",
     "tools/ckpt --template",
     "tools/ckpt --to",
     "tools/launch --master_addr",
