@@ -71,7 +71,7 @@ TestModel MakeEvenModel(at::ScalarType type) {
 // Large enough for gradients that stay normal numbers of float16 if they are divided by the square root of the ranks.
 at::Tensor LossOf(const at::Tensor& output, float scale = 256) { return output.to(at::kFloat).square().mean() * scale; }
 
-// An update whose elements do not depend on their places in a tensor, unlike those of LibTorch's kernels of 16 bits.
+// An update that gives an element the same bits at any place in a tensor. LibTorch's kernels of 16 bits do not.
 void Update(const std::vector<at::Tensor>& tensors) {
   at::NoGradGuard no_grad;
   for (const at::Tensor& tensor : tensors) {

@@ -40,7 +40,7 @@ class UcxExchange final : public Transport {
   // for this one.
   absl::Status Connect(std::unique_ptr<UcxWorker> worker, const std::vector<std::string>& addresses);
 
-  // Whoever connects from now on is a stranger. Call it when all ranks are connected.
+  // Refuses all further connections. Call it when all ranks are connected.
   void ClosePorts() {
     const std::lock_guard<std::mutex> lock(mutex_);
     worker_->ClosePorts();

@@ -25,7 +25,7 @@ std::string RanksText(const SimulatedJob& job);
 // The name of a run among `runs`: its ranks, and its strategy if they have several, "8 ranks on 1 host, no_shard".
 std::string RunText(const SimulatedRun& run, const std::vector<SimulatedRun>& runs);
 
-// The speed of a rank, over that of a rank in the first of `runs` with the same strategy.
+// The speed of a rank, divided by the speed of a rank in the first of `runs` with the same strategy.
 double Scaling(const SimulatedRun& run, const std::vector<SimulatedRun>& runs);
 
 // Of each strategy of `runs` the first one that fits, the fastest strategy first; null runs, at the end, are strategies

@@ -68,7 +68,7 @@ TEST(Hdf5SinkTest, ThousandsOfSmallTensorsAreFewWrites) {
     const std::string root = NewTestDirectory();
     FaultFileSystem files(PosixFileSystem(), NewTestDirectory());
     ASSERT_OK(WriteCheckpointDirectory(root + "/sink", state, read, {.file_system = &files}));
-    // HDF5 puts the strings of attributes between the tensors, those of about 30 tensors together.
+    // HDF5 writes the strings of attributes between the tensors, one block for about 30 tensors.
     EXPECT_LE(files.operations(), 50 + kTensors / 30 + kTensors * numel * 4 / 200'000) << numel;
     ASSERT_OK_AND_ASSIGN(const VerifyReport report, VerifyCheckpoint(root + "/sink"));
     EXPECT_THAT(report.problems, IsEmpty()) << numel;

@@ -114,8 +114,8 @@ absl::StatusOr<std::string> LatestCheckpoint(const std::string& root, std::vecto
     skip(sentence);
   }
   const std::string none = absl::StrCat(root, " holds no checkpoint", steps.empty() ? "" : " that verifies", reasons);
-  // What cannot be read may be the checkpoint, so that "there is none" would be too much. A user's own steps are not
-  // those that the user may not read.
+  // An entry that cannot be read may be the checkpoint, so kNotFound would claim too much. An entry that this user has
+  // no permission to read is not one of the user's steps.
   for (const UnreadEntry& entry : unread) {
     if (!absl::IsPermissionDenied(entry.status)) return absl::Status(entry.status.code(), none);
   }
