@@ -13,7 +13,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/manifest.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

@@ -16,7 +16,7 @@
 #include <cuda_runtime.h>
 
 #ifndef __CUDACC__
-#include "fsdp/cuda/emulator/async_copy.h"
+#include "fsdp/cuda/emulator/emulated_async_copy.h"
 #else
 
 namespace fsdp {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // CudaDevice joins the parts: memory (cuda_memory.h), streams (cuda_stream.h), graphs (cuda_graph.h) and kernels
-// (ops.h). It also implements the optional interfaces GraphDevice and PriorityDevice.
+// (cuda_ops.h). It also implements the optional interfaces GraphDevice and PriorityDevice.
 
 #include "fsdp/cuda/cuda_device.h"
 
@@ -15,9 +15,9 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/cuda/cuda_graph.h"
 #include "fsdp/cuda/cuda_memory.h"
+#include "fsdp/cuda/cuda_ops.h"
 #include "fsdp/cuda/cuda_status.h"
 #include "fsdp/cuda/cuda_stream.h"
-#include "fsdp/cuda/ops.h"
 #include "fsdp/tensor/stream_priority.h"
 #include "fsdp/tensor/work_graph.h"
 

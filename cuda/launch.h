@@ -16,10 +16,10 @@ namespace fsdp {
 // The shared memory that a block may have without the attribute that Launch sets.
 constexpr size_t kDefaultSharedBytes = 48 << 10;
 
-// Puts `kernel` on `stream`, with `shared_bytes` of shared memory for each block (shared_memory.h). Does not block. An
-// error becomes the thread's last one: check it with CudaLaunchStatus (cuda_status.h), after one launch or several. An
-// empty grid or block is an error. The maximum of shared memory depends on the GPU: 163 KB per block on sm_80, 227 KB
-// on sm_90.
+// Puts `kernel` on `stream`, with `shared_bytes` of shared memory for each block (dynamic_shared_memory.h). Does not
+// block. An error becomes the thread's last one: check it with CudaLaunchStatus (cuda_status.h), after one launch or
+// several. An empty grid or block is an error. The maximum of shared memory depends on the GPU: 163 KB per block on
+// sm_80, 227 KB on sm_90.
 template <typename... Params, typename... Args>
 void Launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t shared_bytes, cudaStream_t stream,
             Args&&... args) {

@@ -15,7 +15,7 @@
 #include <type_traits>
 
 #ifndef __CUDACC__
-#include "fsdp/cuda/emulator/mma.h"
+#include "fsdp/cuda/emulator/emulated_mma.h"
 #else
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/cuda/cuda_device.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/tensor.h"
 #include "gmock/gmock-matchers.h"

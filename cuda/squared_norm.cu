@@ -14,10 +14,10 @@
 #include <algorithm>
 
 #include "fsdp/cuda/block_sum.h"
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/cuda/slice_batch.h"
 #include "fsdp/cuda/squared_norm.h"
 

@@ -165,7 +165,7 @@ absl::StatusOr<StateDict> Merged(const StateDict& adapted) {
   return merged;
 }
 
-// What PEFT reads beside adapter_model.safetensors.
+// What PEFT reads in addition to adapter_model.safetensors.
 absl::Status WriteAdapterConfig(const std::string& path) {
   std::ofstream file(path);
   file << "{\"peft_type\": \"LORA\", \"task_type\": \"CAUSAL_LM\", \"r\": " << kRank << ", \"lora_alpha\": " << kAlpha

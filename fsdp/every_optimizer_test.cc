@@ -25,7 +25,7 @@
 #include "fsdp/optim/lion.h"
 #include "fsdp/optim/muon.h"
 #include "fsdp/optim/sgd.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -13,7 +13,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/fsdp/units/units_testutil.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/ops.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

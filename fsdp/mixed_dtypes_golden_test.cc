@@ -17,7 +17,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fully_shard.h"
 #include "fsdp/nn/ops/layer_ops.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/ops.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"

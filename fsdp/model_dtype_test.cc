@@ -15,7 +15,7 @@
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/fsdp/fully_shard_testutil.h"
 #include "fsdp/fsdp/model_testutil.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -12,7 +12,7 @@
 #include <map>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 
 namespace fsdp {
 

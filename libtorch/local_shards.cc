@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 
 namespace fsdp {
 

@@ -5,7 +5,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/libtorch/slot_storage.h"
-#include "fsdp/libtorch/torch_tree.h"
+#include "fsdp/libtorch/torch_module_trees.h"
 #include "fsdp/libtorch/use_observer.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 #include "fsdp/libtorch/unit_call.h"
 
 namespace fsdp {

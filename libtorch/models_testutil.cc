@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/run_ranks.h"
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 
 namespace fsdp {
 namespace {

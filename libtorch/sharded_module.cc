@@ -9,7 +9,7 @@
 #include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/libtorch/recompute.h"
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 #include "fsdp/libtorch/unit_follower.h"
 
 namespace fsdp {

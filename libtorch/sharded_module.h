@@ -40,8 +40,8 @@
 #include "fsdp/fsdp/fsdp.h"
 #include "fsdp/libtorch/map_tensors.h"
 #include "fsdp/libtorch/mirror_module.h"
+#include "fsdp/libtorch/torch_module_trees.h"
 #include "fsdp/libtorch/torch_outputs.h"
-#include "fsdp/libtorch/torch_tree.h"
 #include "fsdp/libtorch/unit_call.h"
 #include "fsdp/tensor/stream.h"
 

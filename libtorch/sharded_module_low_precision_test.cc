@@ -18,8 +18,8 @@
 #include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 #include "fsdp/libtorch/torch_optimizer.h"
-#include "fsdp/libtorch/torch_tensor.h"
 #include "fsdp/optim/adamw.h"
 #include "gtest/gtest.h"
 

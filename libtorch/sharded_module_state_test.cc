@@ -10,8 +10,8 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/optimizers_testutil.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 #include "fsdp/libtorch/torch_optimizer.h"
-#include "fsdp/libtorch/torch_tensor.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

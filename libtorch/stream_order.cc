@@ -12,7 +12,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/cuda/foreign_stream.h"
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 
 namespace fsdp {
 namespace {

@@ -2,7 +2,7 @@
 #include "fsdp/libtorch/unit_border.h"
 
 #include "fsdp/fsdp/units/unit_settings.h"
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 
 namespace fsdp {
 

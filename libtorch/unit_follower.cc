@@ -34,7 +34,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "fsdp/fsdp/units/unit.h"
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 
 namespace fsdp {
 namespace {

@@ -10,7 +10,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
-#include "fsdp/libtorch/torch_tree.h"
+#include "fsdp/libtorch/torch_module_trees.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

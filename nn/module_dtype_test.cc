@@ -9,7 +9,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/nn/module.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/host_device.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"

@@ -10,7 +10,7 @@
 
 #include "fsdp/base/check.h"
 #include "fsdp/nn/device_testutil.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -4,7 +4,7 @@
 #include <cstddef>
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 

@@ -11,7 +11,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/device_layer_ops.h"
 #include "fsdp/nn/ops/kernel_options.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/tensor.h"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 #include "fsdp/optim/lion.h"
 #include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/optim/sgd.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/work_graph.h"
 #include "gtest/gtest.h"

@@ -9,7 +9,7 @@
 #include <random>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 

@@ -22,7 +22,7 @@
 #include "fsdp/optim/muon.h"
 #include "fsdp/optim/optimizer_testutil.h"
 #include "fsdp/optim/sgd.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -18,7 +18,7 @@
 #include "fsdp/base/check.h"
 #include "fsdp/base/digest.h"
 #include "fsdp/base/random.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/float_kernels.h"
 #include "fsdp/tensor/host_device.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The plain loops of convert.h in which an integer dtype or bool takes part. Elements may be at any address. Not for
-// callers outside tensor/.
+// The plain loops of convert_elements.h in which an integer dtype or bool takes part. Elements may be at any address.
+// Not for callers outside tensor/.
 #ifndef FSDP_TENSOR_CONVERT_INTEGERS_H_
 #define FSDP_TENSOR_CONVERT_INTEGERS_H_
 

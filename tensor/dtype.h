@@ -61,7 +61,7 @@ absl::StatusOr<DType> ParseDType(std::string_view name);
 // as in PyTorch, and not for packed ones.
 bool IsFloatingPoint(DType dtype);
 
-// True for float4_e2m1fn_x2: an element is two numbers (UnpackFloats in convert.h).
+// True for float4_e2m1fn_x2: an element is two numbers (UnpackFloats in convert_elements.h).
 bool IsPacked(DType dtype);
 
 // True for the three complex dtypes.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The vectorised loops over floats, on plain memory and on the calling thread: float dtype to float dtype for
-// convert.h, and the host's TensorOps. Not for callers outside tensor/.
+// convert_elements.h, and the host's TensorOps. Not for callers outside tensor/.
 #ifndef FSDP_TENSOR_FLOAT_KERNELS_H_
 #define FSDP_TENSOR_FLOAT_KERNELS_H_
 

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // TensorOps: the elementwise kernels that sharding itself needs, as an interface that each device implements
-// (host_ops.cc, cuda/ops.cu). Calls return immediately: the work runs in stream order, on contiguous tensors on the
-// stream's device, holds references until it has run, and takes any element offset. Operands that are wrong fail the
-// stream with kInvalidArgument (check_operands.h). "Float dtypes" are float64, float32, bfloat16, float16. Thread-safe.
+// (host_ops.cc, cuda/cuda_ops.cu). Calls return immediately: the work runs in stream order, on contiguous tensors on
+// the stream's device, holds references until it has run, and takes any element offset. Operands that are wrong fail
+// the stream with kInvalidArgument (check_operands.h). "Float dtypes" are float64, float32, bfloat16, float16.
+// Thread-safe.
 #ifndef FSDP_TENSOR_OPS_H_
 #define FSDP_TENSOR_OPS_H_
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/each_target.h"
 #include "fsdp/tensor/host_device.h"
 #include "gmock/gmock-matchers.h"

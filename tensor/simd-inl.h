@@ -48,7 +48,7 @@ HWY_INLINE FloatVec LoadFloats(FloatTag d, const uint16_t* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, p))));
 }
 
-// The same bits on every target, as in tensor/convert.h.
+// The same bits on every target, as in tensor/convert_elements.h.
 using Float16Format = SmallFloat<uint16_t, 5, 10, true>;
 
 HWY_INLINE FloatVec LoadFloats(FloatTag d, const Float16Bits* p) {

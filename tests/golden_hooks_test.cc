@@ -22,7 +22,7 @@
 #include "fsdp/train/batch_loader.h"
 #include "fsdp/train/initial_weights.h"
 #include "fsdp/train/learning_rate.h"
-#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/sharded_language_model.h"
 #include "fsdp/train/token_data.h"
 #include "fsdp/train/train_step.h"
 #include "gtest/gtest.h"

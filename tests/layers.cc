@@ -362,11 +362,11 @@ std::vector<std::string> PrivateIncludes(const std::set<std::string>& guide, con
   return includes;
 }
 
-std::vector<std::string> FaultsOfNames(const std::set<std::string>& guide) {
-  std::map<std::string, std::vector<std::string>> headers;  // by file name
-  for (const std::string& header : guide) headers[header.substr(header.rfind('/') + 1)].push_back(header);
+std::vector<std::string> FaultsOfNames(const std::set<std::string>& headers) {
+  std::map<std::string, std::vector<std::string>> by_name;
+  for (const std::string& header : headers) by_name[header.substr(header.rfind('/') + 1)].push_back(header);
   std::vector<std::string> faults;
-  for (const auto& [name, same] : headers) {
+  for (const auto& [name, same] : by_name) {
     if (same.size() > 1) faults.push_back(absl::StrCat("one name for several headers: ", absl::StrJoin(same, ", ")));
   }
   return faults;

@@ -77,8 +77,8 @@ std::vector<std::string> FaultsOfGuide(const std::set<std::string>& guide, const
 std::vector<std::string> PrivateIncludes(const std::set<std::string>& guide, const std::string& header,
                                          const std::string& text);
 
-// One line for each file name that several headers of `guide` have.
-std::vector<std::string> FaultsOfNames(const std::set<std::string>& guide);
+// One line for each file name that several of `headers`, paths, have.
+std::vector<std::string> FaultsOfNames(const std::set<std::string>& headers);
 
 // The names that a page may use.
 struct NamesOfTree {

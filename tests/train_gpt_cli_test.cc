@@ -203,7 +203,7 @@ TEST(TrainGptCliTest, RelativePathsAreThoseOfTheDirectoryInWhichBazelRunWasTyped
   }
 }
 
-// A copy of the program has no sources beside it.
+// A copy of the program does not have the sources next to it.
 TEST(TrainGptCliTest, TheScheduleNeedsNoData) {
   const std::string directory = NewDirectory();
   ASSERT_OK_AND_ASSIGN(const std::string program, FindRunfile("train/train_gpt"));

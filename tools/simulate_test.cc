@@ -67,7 +67,7 @@ TEST(SimulateTest, AModelThatDoesNotFitIsSaidFirstWithWhatWouldFit) {
   const nlohmann::json json =
       nlohmann::json::parse(Simulate({"--config=llama-3.1-8b", "--batch_size=4", "--ranks=8", "--json"}).output);
   EXPECT_EQ(json["fits"], false);
-  // The flags that are said make it fit, with the numbers that are said.
+  // The flags that are named make it fit, with the numbers that are printed.
   ASSERT_FALSE(json["would_fit"].empty());
   for (const nlohmann::json& fitting : json["would_fit"]) {
     std::vector<std::string> arguments = {"--config=llama-3.1-8b", "--json"};

@@ -42,7 +42,7 @@
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/train/batch_loader.h"
-#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/sharded_language_model.h"
 #include "fsdp/train/token_data.h"
 #include "fsdp/train/train_options.h"
 #include "fsdp/train/train_step.h"

@@ -27,7 +27,7 @@
 #include "fsdp/optim/sharded_parameter.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
-#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/sharded_language_model.h"
 #include "fsdp/train/train_options.h"
 
 ABSL_FLAG(int, kernel_threads, 1, "threads that compute, 1 or more; train_gpt gives a rank cores / nproc");

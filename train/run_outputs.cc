@@ -15,7 +15,7 @@
 #include "fsdp/checkpoint/storage/input_paths.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/train/model_export.h"
-#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/sharded_language_model.h"
 
 namespace fsdp {
 namespace {

@@ -121,9 +121,9 @@ struct TrainOptions {
   }
 
   // The sharding. `fsdp` has the options of both interfaces by FSDP1's names; with kFsdp2 they are translated
-  // (sharded_model.h), and the fields that FSDP2 lacks are refused when the flags are read. fsdp.init_seed seeds the
-  // initial weights; fsdp.trace is set by the trainer. The flags wrap every
-  // block by default; FsdpOptions does not.
+  // (sharded_language_model.h), and the fields that FSDP2 lacks are refused when the flags are read. fsdp.init_seed
+  // seeds the initial weights; fsdp.trace is set by the trainer. The flags wrap every block by default; FsdpOptions
+  // does not.
   TrainApi api = TrainApi::kFsdp1;
   DType dtype = DType::kFloat32;       // of the parameters and of the optimizers' states
   bool bf16_stochastic_round = false;  // of both in bfloat16, by fsdp.init_seed

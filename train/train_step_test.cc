@@ -21,7 +21,7 @@
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/tensor/ops.h"
-#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/sharded_language_model.h"
 #include "fsdp/train/train_options.h"
 #include "fsdp/train/training_testutil.h"
 #include "gmock/gmock-matchers.h"

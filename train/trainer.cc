@@ -51,7 +51,7 @@
 #include "fsdp/train/run_optimizers.h"
 #include "fsdp/train/run_outputs.h"
 #include "fsdp/train/say.h"
-#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/sharded_language_model.h"
 #include "fsdp/train/stop_signal.h"
 #include "fsdp/train/token_data.h"
 

@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The names of files that transformers, tokenizers and sentencepiece read beside weights.
+// The names of files that transformers, tokenizers and sentencepiece read next to weights.
 bool IsCarriedName(const std::string& name) {
   constexpr std::array kSuffixes = {".json", ".model", ".txt", ".jinja", ".tiktoken"};
   constexpr std::array kOthers = {"trainer_state.json", "requirements.txt"};  // of a run, not of a model

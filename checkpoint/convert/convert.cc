@@ -37,7 +37,7 @@
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
 #include "fsdp/checkpoint/storage/disk_room.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

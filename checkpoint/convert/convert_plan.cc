@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/convert/param_groups.h"
+#include "fsdp/checkpoint/convert/rename_param_groups.h"
 #include "fsdp/checkpoint/source/model_value.h"
 
 namespace fsdp {

@@ -75,7 +75,7 @@ bool IsMegatronRank(const std::string& name) { return absl::StartsWith(name, "mp
 // "model-00001-of-00002.safetensors"
 bool IsNumberedPart(const std::string& name) { return absl::StrContains(name, "-of-") && IsWeightFileName(name); }
 
-// Meta's "consolidated.00.pth", and the files of the other ranks beside it; empty for any other file.
+// Meta's "consolidated.00.pth", and the files of the other ranks in its directory; empty for any other file.
 std::vector<std::string> MetaParts(const Probe& probe) {
   const auto is_part = [](const std::string& name) {
     return absl::StartsWith(name, "consolidated.") && absl::EndsWith(name, ".pth");
@@ -241,7 +241,7 @@ std::vector<std::string> KnownPathProbe::Checkpoints() const {
   return checkpoints;
 }
 
-// Tried in order: the first that matches is told, so a special case is before the general one.
+// Tried in order: the first that matches is returned, so a special case is before the general one.
 const std::vector<KnownPath>& KnownFiles() {
   static const auto* const files = new std::vector<KnownPath>{
       {"file of DCP", [](const Probe& probe) { return IsDcpFile(probe.name) || probe.name == ".metadata"; },

@@ -3,7 +3,7 @@
 // Each path in a chain of links is checked separately: a program that replaces by a rename changes the directory of the
 // link, a program that opens the link changes the file at its end. "In a directory" is decided on the physical
 // directories above a path, each compared by identity, so that a mount or a link in the middle hides nothing. A
-// directory of which nobody can tell whether it is a checkpoint or a ROOT, since a disk fails or a permission is
+// directory that may be a checkpoint or a ROOT and cannot be asked, since a disk fails or a permission is
 // missing, counts as one.
 #include "fsdp/checkpoint/formats/output_path.h"
 
@@ -106,7 +106,7 @@ const FormatDriver* FormatKnownBy(const std::string& name) {
 }
 
 // An open of a FIFO for writing waits for a reader, and a device takes what it gets: neither keeps an output. Of a URL
-// the file system would make directories, and nobody would find the output.
+// the file system would make directories, where no user would look for the output.
 absl::Status CheckIsFileOrDirectory(const std::string& output) {
   if (absl::StrContains(output, "://")) {
     return Refused(absl::StrCat(output, " is a URL, expected a path (ckpt push and train_gpt --upload copy to s3://)"));

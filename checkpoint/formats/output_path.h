@@ -64,7 +64,7 @@ struct OutputOptions {
 //   - has in a ROOT the name by which another format knows its directory, such as model.safetensors, would replace a
 //     ROOT, or is a ROOT to be in another format's checkpoint: readers of the ROOT would not see its steps;
 //   - leads to a FIFO, a device or a socket, which may have no reader, and which is not replaced; or is a URL;
-//   - is in or at a directory of which none of this can be told, since it cannot be read.
+//   - is in or at a directory that cannot be read, so that none of this is known.
 //
 // A ROOT is a directory with steps of ours, or OutputOptions::root. A link is followed, and must itself satisfy the
 // same rules. Nothing needs to exist at `output`: the directories above it then decide. Changes nothing.

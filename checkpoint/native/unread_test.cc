@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Failures of this machine while a checkpoint that is whole is read: too many open files, no memory, no permission, a
-// stale handle. At each system call in turn, once or from then on, for whoever tells good checkpoints from bad ones:
+// stale handle. At each system call in turn, once or from then on, for all that tells good checkpoints from bad ones:
 // none of them speaks of damage, and nothing is repaired. (The queue of reads knows only EIO, which is damage.)
 #include "fsdp/checkpoint/storage/unread.h"
 

@@ -44,7 +44,7 @@ inline constexpr int64_t kProbeBytes = 4096;
 // when the file cannot be read.
 absl::StatusOr<PathProbe> ProbePath(const std::string& path);
 
-// True if `directory` has an entry `name`, even a dangling link. An error of the disk if that cannot be told.
+// True if `directory` has an entry `name`, even a dangling link. An error of the disk if that is unknown.
 absl::StatusOr<bool> HasEntry(const std::string& directory, const std::string& name);
 
 // One format. Drivers are constants of the program: stateless, thread-safe, never destroyed.
@@ -60,7 +60,7 @@ class FormatDriver {
   std::string name() const { return std::string(traits_.name); }
 
   // True when names and first bytes match this format; Open checks the rest. Cheap, without side effects, and never
-  // true for the output of another format's writer. An error of the disk if that cannot be told: the path must not
+  // true for the output of another format's writer. An error of the disk if that is unknown: the path must not
   // count as one of another format.
   virtual absl::StatusOr<bool> Recognises(const PathProbe& probe) const = 0;
 
@@ -96,7 +96,7 @@ class FormatDriver {
 
   // True when all of `directory` is a checkpoint of this format, without room for files of other programs. Narrower
   // than Recognises, which also accepts a directory that has a model's file among others; common file names do not
-  // suffice. Cheap, without side effects. An error of the disk if that cannot be told: then nothing may be written
+  // suffice. Cheap, without side effects. An error of the disk if that is unknown: then nothing may be written
   // there or replaced.
   virtual absl::StatusOr<bool> IsCheckpointDirectory(const std::string& /*directory*/) const { return false; }
 

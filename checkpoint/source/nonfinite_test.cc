@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

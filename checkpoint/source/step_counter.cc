@@ -33,7 +33,7 @@ constexpr char kTrainerState[] = "trainer_state.json";
 // A list of all that was logged is in the file too.
 constexpr int64_t kMaxTrainerStateBytes = int64_t{64} << 20;
 
-// Hugging Face's Trainer writes it beside the weights; "global_step" counts optimizer steps.
+// Hugging Face's Trainer writes it next to the weights; "global_step" counts optimizer steps.
 // The trainer_state.json next to `path`; empty without one.
 absl::StatusOr<fs::path> TrainerStateOf(const fs::path& path) {
   const fs::path parent = path.has_filename() ? path.parent_path() : path.parent_path().parent_path();

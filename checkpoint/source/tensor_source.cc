@@ -11,7 +11,7 @@
 #include "fsdp/checkpoint/storage/aligned_block.h"
 #include "fsdp/checkpoint/storage/contents_digest.h"
 #include "fsdp/checkpoint/storage/file_system.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

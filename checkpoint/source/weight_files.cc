@@ -25,8 +25,8 @@ absl::StatusOr<bool> IsFile(const fs::path& path) {
   return type == fs::file_type::regular;
 }
 
-// Accelerate's optimizer_0, a DCP directory, and DeepSpeed's global_step500. Of one that cannot be looked into, a
-// person has to be told too.
+// Accelerate's optimizer_0, a DCP directory, and DeepSpeed's global_step500. True also for one that cannot
+// be read, so that the caller names it.
 bool IsTrainingDirectory(const fs::path& path) {
   return path.filename().string().rfind("global_step", 0) == 0 || IsFile(path / ".metadata").value_or(true);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Files of a directory whose names say that they hold tensors. A directory has room for several checkpoints and for
-// files that a trainer keeps beside a model: what a reader does not take is named.
+// files that a trainer keeps next to a model: what a reader does not take is named.
 #ifndef FSDP_CHECKPOINT_SOURCE_WEIGHT_FILES_H_
 #define FSDP_CHECKPOINT_SOURCE_WEIGHT_FILES_H_
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // SyncNameOf: the fsync that follows a rename. If it fails, the output is whole and has its name all the same, and a
-// caller that is only told of a failed open would make it again.
+// caller that only learns of a failed open would make it again.
 #ifndef FSDP_CHECKPOINT_STORAGE_DURABLE_NAME_H_
 #define FSDP_CHECKPOINT_STORAGE_DURABLE_NAME_H_
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 

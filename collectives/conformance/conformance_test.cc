@@ -313,7 +313,7 @@ TEST_P(ConformanceTest, CoalescedCallsAreThoseCalls) {
   }));
 }
 
-TEST_P(ConformanceTest, GatherBlobsGathersAnySizes) {
+TEST_P(ConformanceTest, AllGatherObjectGathersAnySizes) {
   EXPECT_OK(GetParam().Run([](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     for (const size_t most : {size_t{0}, size_t{20}, size_t{300000}}) {
       // The size decreases with the rank, to nothing on the last.

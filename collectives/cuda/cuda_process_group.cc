@@ -202,7 +202,7 @@ bool CudaProcessGroup::IsDividedAfter(const CollectiveSpec& spec) const {
 // Blobs go over the host group, but count as a call of this group: if a peer makes another call instead, the watch
 // reports the disagreement immediately. The host group would only find a rank missing at its deadline.
 absl::StatusOr<std::vector<std::string>> CudaProcessGroup::AllGatherObject(std::string_view blob) {
-  const CollectiveId id = {.op = CollectiveOp::kGatherBlobs, .sequence = ++issued_};
+  const CollectiveId id = {.op = CollectiveOp::kAllGatherObject, .sequence = ++issued_};
   const absl::Status before = last_.Synchronize();
   FSDP_RETURN_IF_ERROR(watch_->Refuse(id));
   if (!before.ok()) {
@@ -221,7 +221,7 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::AllGatherObject(std::
 }
 
 // Not a call of this group: the watch, which compares the calls of ranks in order, does not see it.
-absl::StatusOr<std::vector<std::string>> CudaProcessGroup::GatherBlobsUnordered(std::string_view blob) {
+absl::StatusOr<std::vector<std::string>> CudaProcessGroup::AllGatherObjectUnordered(std::string_view blob) {
   FSDP_RETURN_IF_ERROR(watch_->failure()->status());
   absl::StatusOr<std::vector<std::string>> blobs = control_->AllGatherObject(blob);
   if (blobs.ok()) return blobs;

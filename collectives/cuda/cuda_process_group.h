@@ -62,7 +62,7 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
 
   // Waits for all collectives that were issued before, then gathers over `control`.
   absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override;
-  absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override;
+  absl::StatusOr<std::vector<std::string>> AllGatherObjectUnordered(std::string_view blob) override;
   // Blocks until the collectives of all ranks have ended; the part has its own communicator and watch.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
   // The peers learn of it in the next round of the watch. Any thread.

@@ -23,7 +23,7 @@
 
 #include "fsdp/collectives/cuda/fake_nccl_round.h"
 #include "fsdp/cuda/emulator/device_memory.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

@@ -6,7 +6,7 @@
 #include "fsdp/base/check.h"
 #include "fsdp/collectives/host/reduce_rows.h"
 #include "fsdp/cuda/emulator/device_memory.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp::fake_nccl {
 DType DTypeOf(ncclDataType_t type) {

@@ -183,7 +183,7 @@ class LocalCudaCommunicator final : public CudaCommunicator {
       case CollectiveOp::kAllReduce:
         return AllReduce(c, stream);
       case CollectiveOp::kBarrier:
-      case CollectiveOp::kGatherBlobs:
+      case CollectiveOp::kAllGatherObject:
       case CollectiveOp::kReplay:
         break;
     }

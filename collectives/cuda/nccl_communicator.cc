@@ -24,7 +24,7 @@
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/cuda/cuda_ordinal.h"
 #include "fsdp/cuda/cuda_status.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {
@@ -202,7 +202,7 @@ absl::StatusOr<NcclCommunicator::NcclCall> NcclCommunicator::CallFor(const Colle
     case CollectiveOp::kReduceScatter:
     case CollectiveOp::kAllReduce:
       return CallForReduction(c, stream);
-    case CollectiveOp::kGatherBlobs:
+    case CollectiveOp::kAllGatherObject:
     case CollectiveOp::kReplay:
       break;
   }

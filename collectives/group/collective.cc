@@ -98,7 +98,7 @@ const char* CollectiveOpName(CollectiveOp op) {
       return "broadcast";
     case CollectiveOp::kBarrier:
       return "barrier";
-    case CollectiveOp::kGatherBlobs:
+    case CollectiveOp::kAllGatherObject:
       return "gather_blobs";
     case CollectiveOp::kReplay:
       return "replay";
@@ -111,11 +111,11 @@ std::string CollectiveId::ToString() const { return absl::StrCat(CollectiveOpNam
 // Blobs may have any length on each rank; the other operations need equal counts.
 bool CollectiveSpec::AgreesWith(const CollectiveSpec& other) const {
   return op == other.op && dtype == other.dtype && reduce_op == other.reduce_op && root == other.root &&
-         (count == other.count || op == CollectiveOp::kGatherBlobs);
+         (count == other.count || op == CollectiveOp::kAllGatherObject);
 }
 
 std::string CollectiveSpec::ArgumentsToString() const {
-  if (op == CollectiveOp::kBarrier || op == CollectiveOp::kGatherBlobs) {
+  if (op == CollectiveOp::kBarrier || op == CollectiveOp::kAllGatherObject) {
     return "";
   }
   if (op == CollectiveOp::kReplay) return absl::StrCat("of ", count, " collectives");

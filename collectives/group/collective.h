@@ -24,7 +24,7 @@ enum class CollectiveOp : uint8_t {
   kAllReduce = 2,
   kBroadcast = 3,
   kBarrier = 4,
-  kGatherBlobs = 5,
+  kAllGatherObject = 5,
   kReplay = 6,  // the replay of a graph that contains collectives of the group
 };
 

@@ -61,10 +61,10 @@ class CountingProcessGroup final : public ForwardingProcessGroup {
     return inner().AllGatherObject(blob);
   }
   // Counts as AllGatherObject.
-  absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override {
+  absl::StatusOr<std::vector<std::string>> AllGatherObjectUnordered(std::string_view blob) override {
     ++control_calls_;
     gathered_bytes_ += static_cast<int64_t>(blob.size());
-    return inner().GatherBlobsUnordered(blob);
+    return inner().AllGatherObjectUnordered(blob);
   }
   // A split counts as a single control call, however many messages the group exchanges for it.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override {

@@ -42,8 +42,8 @@ class ForwardingProcessGroup : public ProcessGroup {
   absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) override {
     return inner_->AllGatherObject(blob);
   }
-  absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) override {
-    return inner_->GatherBlobsUnordered(blob);
+  absl::StatusOr<std::vector<std::string>> AllGatherObjectUnordered(std::string_view blob) override {
+    return inner_->AllGatherObjectUnordered(blob);
   }
 
   // The part belongs to the other group: a derived class that observes parts too overrides Split.

@@ -71,9 +71,9 @@ class ProcessGroup {
 
   // AllGatherObject for data that hosts have before their streams catch up: a group on GPUs does not wait for the
   // collectives that were issued before, so it may be called in every step, and while a step is captured (it is then
-  // not part of the graph). It is not compared with the calls of peers: a AllGatherObject of a peer would get this
+  // not part of the graph). It is not compared with the calls of peers: an AllGatherObject of a peer would get this
   // blob, so blobs should identify their contents.
-  virtual absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) {
+  virtual absl::StatusOr<std::vector<std::string>> AllGatherObjectUnordered(std::string_view blob) {
     return AllGatherObject(blob);
   }
 

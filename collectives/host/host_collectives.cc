@@ -120,9 +120,9 @@ absl::Status HostCollectives::RunRange(const Collective& collective, int64_t beg
 
 absl::StatusOr<std::vector<std::string>> HostCollectives::AllGatherObject(uint64_t sequence, std::string_view blob) {
   Collective collective;
-  collective.spec = {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())};
+  collective.spec = {.op = CollectiveOp::kAllGatherObject, .count = static_cast<int64_t>(blob.size())};
   collective.input = reinterpret_cast<const std::byte*>(blob.data());
-  id_ = {.op = CollectiveOp::kGatherBlobs, .sequence = sequence};
+  id_ = {.op = CollectiveOp::kAllGatherObject, .sequence = sequence};
   const int64_t capacity = fabric_->slot_bytes();
   // Blobs are always staged: their memory is the caller's and not shared.
   Stage(collective, {.begin = 0, .count = std::min(collective.spec.count, capacity)});
@@ -245,7 +245,7 @@ absl::Status HostCollectives::Move(const Collective& collective, const Chunk& ch
       BroadcastChunk(collective, chunk);
       return absl::OkStatus();
     case CollectiveOp::kBarrier:
-    case CollectiveOp::kGatherBlobs:
+    case CollectiveOp::kAllGatherObject:
     case CollectiveOp::kReplay:
       break;
   }

@@ -112,7 +112,7 @@ absl::StatusOr<std::vector<std::string>> HostProcessGroup::AllGatherObject(std::
   const uint64_t ticket = line_.Take();
   return line_.Serve(ticket, [&]() -> absl::StatusOr<std::vector<std::string>> {
     if (!broken_.ok()) {
-      return BrokenError(ticket, CollectiveOp::kGatherBlobs);
+      return BrokenError(ticket, CollectiveOp::kAllGatherObject);
     }
     absl::StatusOr<std::vector<std::string>> blobs = collectives_->AllGatherObject(ticket, blob);
     return blobs.ok() ? std::move(blobs) : Fail(blobs.status());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The kernels against the plain definition, one element at a time, with tensor/convert.h for the 16-bit floats; every
-// instruction set that this machine has, bit for bit.
+// The kernels against the plain definition, one element at a time, with tensor/convert_elements.h for the 16-bit
+// floats; every instruction set that this machine has, bit for bit.
 #include "fsdp/collectives/host/reduce_rows.h"
 
 #include <cmath>
@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

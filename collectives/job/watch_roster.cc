@@ -13,7 +13,7 @@ namespace {
 // When a host ends, the connections of its ranks end within milliseconds of each other.
 constexpr absl::Duration kTogether = absl::Milliseconds(100);
 
-// Ranks whose host became silent were last heard at most one interval apart.
+// Ranks whose host became silent sent their last heartbeats at most one interval apart.
 constexpr double kIntervalsTogether = 1.2;
 
 }  // namespace

@@ -48,7 +48,7 @@ class WatchRoster {
   // The latest time at which Look must be called; never if no rank is watched.
   absl::Time NextLook() const;
 
-  // Counts all ranks as heard: this process did not run for a while, so it could not receive their heartbeats.
+  // Counts a heartbeat of every rank: this process did not run for a while, so it could not receive their heartbeats.
   void Forgive(absl::Time now);
 
   // "rank 3 (host-b, pid 123) is gone", "host-b (ranks 2, 3) does not answer", "rank 1 (host-a, pid 77) gave up:

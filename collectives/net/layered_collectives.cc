@@ -81,7 +81,7 @@ absl::Status LayeredCollectives::Run(uint64_t sequence, const Collective& collec
 
 absl::StatusOr<std::vector<std::string>> LayeredCollectives::AllGatherObject(uint64_t sequence, std::string_view blob) {
   if (!meeting_) return net_->AllGatherObject(sequence, blob);
-  const CollectiveSpec spec = {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())};
+  const CollectiveSpec spec = {.op = CollectiveOp::kAllGatherObject, .count = static_cast<int64_t>(blob.size())};
   FSDP_RETURN_IF_ERROR(meeting_->Meet(sequence, spec));
   return net_->MoveBlobs(blob);
 }

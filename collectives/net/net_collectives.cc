@@ -209,7 +209,7 @@ absl::Status NetCollectives::Move(const Collective& collective) {
     case CollectiveOp::kBarrier:
       return absl::OkStatus();
     // Blobs go through MoveBlobs, and replays exist on GPUs only.
-    case CollectiveOp::kGatherBlobs:
+    case CollectiveOp::kAllGatherObject:
     case CollectiveOp::kReplay:
       break;
   }
@@ -315,7 +315,8 @@ absl::Status NetCollectives::AllReduce(const Collective& collective) {
 }
 
 absl::StatusOr<std::vector<std::string>> NetCollectives::AllGatherObject(uint64_t sequence, std::string_view blob) {
-  FSDP_RETURN_IF_ERROR(Meet(sequence, {.op = CollectiveOp::kGatherBlobs, .count = static_cast<int64_t>(blob.size())}));
+  FSDP_RETURN_IF_ERROR(
+      Meet(sequence, {.op = CollectiveOp::kAllGatherObject, .count = static_cast<int64_t>(blob.size())}));
   return MoveBlobs(blob);
 }
 

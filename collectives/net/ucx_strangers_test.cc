@@ -137,7 +137,7 @@ TEST_F(UcxStrangersTest, AConnectionThatSendsTooLittleWhileTheRanksMeetIsClosed)
       }));
 }
 
-// A process that connects a thousand times to the ports that it is told, and holds the connections until it ends.
+// A process that connects a thousand times to the ports that it is given, and holds the connections until it ends.
 class IdleStranger {
  public:
   IdleStranger() {
@@ -235,7 +235,7 @@ TEST_F(UcxStrangersTest, AThousandIdleConnectionsLeaveTheDescriptorsToTheJob) {
   }));
 }
 
-// UCX closes its port when no descriptor is left, and a rank that comes later finds nobody.
+// UCX closes its port when no descriptor is left, and a rank that comes later finds no port.
 TEST_F(UcxStrangersTest, AThousandIdleConnectionsWhileTheRanksMeetEndNoJoin) {
   IdleStranger stranger;
   const ScopedDescriptorLimit limit(256);

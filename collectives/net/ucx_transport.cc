@@ -4,7 +4,7 @@
 //   1. Make a worker and 16 random bytes; gather all ranks' offers: bytes, place, networks, address of the worker.
 //   2. Make an endpoint to every other rank. The random bytes of the group's first rank are its nonce.
 //   3. Send the nonce to every rank as the endpoint's first message, and wait for theirs. Then all are connected.
-//   4. Gather whether that succeeded, then close the ports: whoever connects later is a stranger (worker_ports.h).
+//   4. Gather whether that succeeded, then close the ports: later connections are of strangers (worker_ports.h).
 //
 // UcxExchange has steps 2 and 3, and every message after them.
 #include "fsdp/collectives/net/ucx_transport.h"

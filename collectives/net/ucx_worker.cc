@@ -32,7 +32,7 @@ namespace {
 // The longest time that closing waits for peers to take the data that was sent to them.
 constexpr absl::Duration kClosing = absl::Seconds(1);
 
-// Calls of Progress after which UCX has accepted the connections that it was told of.
+// Calls of Progress after which UCX has accepted the connections that it was given.
 constexpr int kAccepts = 64;
 
 absl::Status ToStatus(ucs_status_t status, std::string_view what) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // WorkerPorts: the TCP ports at which UCX listens for one worker. UCX accepts every connection and keeps one that sends
-// nothing for ever, so a thousand of them would take all descriptors of the process. So UCX is told of a connection
+// nothing for ever, so a thousand of them would take all descriptors of the process. So UCX is given a connection
 // only when it has sent something, as a rank does when it connects. And the ranks of a group connect to each other only
 // while they meet; after that the ports are closed:
 //
@@ -46,11 +46,11 @@ class WorkerPorts {
   // also while any other connection of the process has no answer yet, whose destination the kernel does not tell.
   bool IsConnecting(const std::vector<std::string>& addresses) const;
 
-  // From now on UCX is not told of further connections. Call it when IsConnecting is false on all ranks.
+  // From now on UCX is not given further connections. Call it when IsConnecting is false on all ranks.
   void StopAccepting();
 
   // Closes the ports: connections that UCX has not accepted are reset, further ones refused. Call it when UCX has
-  // handled those that it was told of. A port that UCX does not watch by epoll(7) stays open.
+  // handled those that it was given. A port that UCX does not watch by epoll(7) stays open.
   void Close();
 
   // After Close: ends accepted connections that never sent all first bytes of a rank, which makes UCX close them.

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "fsdp/cuda/async_copy.h"
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/emulator/runtime.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/mma.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "fsdp/cuda/emulator/device_memory.h"
+#include "fsdp/cuda/emulator/emulated_stream.h"
 #include "fsdp/cuda/emulator/runtime.h"
-#include "fsdp/cuda/emulator/stream.h"
 
 namespace {
 

@@ -19,8 +19,8 @@
 #include <thread>
 #include <utility>
 
+#include "fsdp/cuda/emulator/emulated_stream.h"
 #include "fsdp/cuda/emulator/runtime.h"
-#include "fsdp/cuda/emulator/stream.h"
 
 size_t CaptureUnderWay::Add(std::function<void()> work, size_t lane, const std::set<size_t>& after) {
   nodes.push_back({std::move(work), lane, after});

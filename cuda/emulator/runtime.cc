@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The functions of include/cuda_runtime_api.h, except functions on streams and events (stream.cc) and on graphs
-// (graph.cc).
+// The functions of include/cuda_runtime_api.h, except functions on streams and events (emulated_stream.cc) and on
+// graphs (graph.cc).
 //
 // Errors as in CUDA: each function returns its own error, and keeps it as the thread's last one (Answer). An error of a
 // kernel (a trap) is permanent for the device: from then on every function on that device returns it, instead of its
@@ -27,7 +27,7 @@
 
 #include "fsdp/cuda/emulator/block.h"
 #include "fsdp/cuda/emulator/device_memory.h"
-#include "fsdp/cuda/emulator/stream.h"
+#include "fsdp/cuda/emulator/emulated_stream.h"
 
 namespace fsdp {
 namespace {

@@ -42,7 +42,7 @@ absl::Status GradientUse::Agree() {
     used.resize(units_.unit(index).parameters.size(), false);
     for (const bool one : used) mine += one ? '1' : '0';
   }
-  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllRanks(units_.groups()).GatherBlobsUnordered(mine));
+  FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> all, AllRanks(units_.groups()).AllGatherObjectUnordered(mine));
   for (const std::string& theirs : all) {
     if (theirs.size() != mine.size() || theirs[0] != mine[0]) {
       return absl::FailedPreconditionError("ranks reduced the gradients of different units in one backward");

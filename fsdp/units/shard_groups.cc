@@ -161,8 +161,8 @@ absl::StatusOr<std::vector<std::string>> AllRanks::AllGatherObject(std::string_v
   return GatherBy(&ProcessGroup::AllGatherObject, blob);
 }
 
-absl::StatusOr<std::vector<std::string>> AllRanks::GatherBlobsUnordered(std::string_view blob) const {
-  return GatherBy(&ProcessGroup::GatherBlobsUnordered, blob);
+absl::StatusOr<std::vector<std::string>> AllRanks::AllGatherObjectUnordered(std::string_view blob) const {
+  return GatherBy(&ProcessGroup::AllGatherObjectUnordered, blob);
 }
 
 absl::StatusOr<std::vector<std::string>> AllRanks::GatherBy(Gather gather, std::string_view blob) const {

@@ -137,8 +137,8 @@ class AllRanks {
   // Every rank's blob, by rank. Collective; blocks.
   absl::StatusOr<std::vector<std::string>> AllGatherObject(std::string_view blob) const;
 
-  // The same by ProcessGroup::GatherBlobsUnordered.
-  absl::StatusOr<std::vector<std::string>> GatherBlobsUnordered(std::string_view blob) const;
+  // The same by ProcessGroup::AllGatherObjectUnordered.
+  absl::StatusOr<std::vector<std::string>> AllGatherObjectUnordered(std::string_view blob) const;
 
   // Sets all of `tensors` to rank 0's, in one exchange. Collective.
   void BroadcastFromFirst(absl::Span<const Tensor> tensors, Stream& stream) const;

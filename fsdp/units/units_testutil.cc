@@ -9,7 +9,7 @@
 #include "fsdp/models/gpt2.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/nn/device_layer_ops.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 

@@ -14,8 +14,8 @@
 // warp's 16 x 64 scores), and only p goes through shared memory, from the layout of a result to the layout of an
 // operand. No T x T matrix is written.
 
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/launch.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_attention.h"
 #include "fsdp/nn/cuda/cuda_attention_launch.h"
 #include "fsdp/nn/cuda/cuda_attention_tile.h"

@@ -18,8 +18,8 @@
 
 #include <algorithm>
 
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/launch.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_attention.h"
 #include "fsdp/nn/cuda/cuda_attention_launch.h"
 #include "fsdp/nn/cuda/cuda_attention_tile.h"

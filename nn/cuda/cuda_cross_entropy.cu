@@ -18,12 +18,12 @@
 #include <type_traits>
 
 #include "fsdp/cuda/block_sum.h"
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/fast_math.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
 #include "fsdp/cuda/refuse_value.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_cross_entropy.h"
 #include "fsdp/nn/cuda/cuda_grad_factor.h"
 #include "fsdp/nn/ops/device_scaled_loss.h"

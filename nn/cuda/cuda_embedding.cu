@@ -13,11 +13,11 @@
 #include <type_traits>
 
 #include "fsdp/cuda/block_sum.h"
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
 #include "fsdp/cuda/refuse_value.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_embedding.h"
 
 namespace fsdp {

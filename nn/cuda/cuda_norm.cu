@@ -5,10 +5,10 @@
 // is rounded and stored first, so the norm has the same bits as with two kernels. Sums are float32 within a pack and
 // RowSumType across packs and threads, in an order that depends only on the shape and the alignment.
 
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_norm.h"
 #include "fsdp/nn/cuda/cuda_row_team.h"
 #include "fsdp/nn/cuda/cuda_split.h"

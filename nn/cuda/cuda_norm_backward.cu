@@ -11,10 +11,10 @@
 
 #include <algorithm>
 
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
 #include "fsdp/cuda/pack.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_column_sums.h"
 #include "fsdp/nn/cuda/cuda_norm.h"
 #include "fsdp/nn/cuda/cuda_row_team.h"

@@ -13,9 +13,9 @@
 
 #include <algorithm>
 
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/fast_math.h"
 #include "fsdp/cuda/launch.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_online_attention.h"
 #include "fsdp/nn/cuda/cuda_online_tile.h"
 

@@ -14,9 +14,9 @@
 // Scores are [own rows, other rows] in both, so that p and ds are the left operands of the next products, in registers.
 // grad_q and grad_k are multiplied by the scale at the end.
 
+#include "fsdp/cuda/dynamic_shared_memory.h"
 #include "fsdp/cuda/fast_math.h"
 #include "fsdp/cuda/launch.h"
-#include "fsdp/cuda/shared_memory.h"
 #include "fsdp/nn/cuda/cuda_online_attention.h"
 #include "fsdp/nn/cuda/cuda_online_tile.h"
 

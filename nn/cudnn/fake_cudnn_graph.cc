@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

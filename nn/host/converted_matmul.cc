@@ -35,7 +35,7 @@
 #define FSDP_NN_HOST_CONVERTED_MATMUL_ROWS_
 namespace fsdp {
 
-// Rows of bfloat16 or float16, separate in memory. Too short for a call of tensor/convert.h for each.
+// Rows of bfloat16 or float16, separate in memory. Too short for a call of tensor/convert_elements.h for each.
 struct Rows {
   DType dtype = DType::kBFloat16;
   uint16_t* data = nullptr;

@@ -32,7 +32,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/host/host_elementwise.h"
 #include "fsdp/nn/host/host_softmax.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/kernel_threads.h"
 
 namespace fsdp {

@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "fsdp/nn/host/kernel_grain.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/kernel_threads.h"
 
 #undef HWY_TARGET_INCLUDE

@@ -16,7 +16,7 @@
 #include <limits>
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "fsdp/tensor/kernel_threads.h"
 
 namespace fsdp {

@@ -13,7 +13,7 @@
 
 #include <cmath>
 
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "nn/host/host_elementwise.cc"

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

@@ -4,8 +4,8 @@
 // a lock, read the clock and return.
 //
 // The rate is measured from the first call on. What comes before it (opening the source, planning) is not counted: of
-// 300,000 tensors it may be most of the first seconds, and a rate that includes it said ten times the time that was
-// left.
+// 300,000 tensors it may be most of the first seconds, and a rate that includes it would make the time left ten times
+// too long.
 #include "fsdp/tools/cli/progress.h"
 
 #include <sys/ioctl.h>

@@ -75,7 +75,7 @@ constexpr Pieces kMatrices = {1000, int64_t{4} << 20, 0};
 constexpr Pieces kSmall = {1200, 256 * 373, 256};
 constexpr Pieces kNames = {1200, 0, 256};  // laid out before, or described after, they are written
 
-// Regression: 300,000 tensors after a few large ones were said to take a tenth of a second.
+// Regression: 300,000 tensors after a few large ones were reported to take a tenth of a second.
 TEST(WorkMeterTest, TheFirstEstimateIsTrueWithinAFactorOfTwoForAnyMixOfTensors) {
   const std::vector<std::vector<Pieces>> mixes = {
       {kMatrices},

@@ -75,7 +75,7 @@ TEST_F(CkptUnreadTest, TooFewDescriptorsAreNamedAndNoDamage) {
   EXPECT_GT(refusals, 5);
 }
 
-// The repaired file would be right too; but whoever reads of a repair replaces a disk that is good.
+// The repaired file would be right too; but a user who reads of a repair replaces a disk that is good.
 TEST_F(CkptUnreadTest, TooFewDescriptorsAreNoReasonToRepair) {
   MakeEveryFormat();
   const std::string step = Path("root/step-00000003");

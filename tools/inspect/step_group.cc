@@ -13,7 +13,7 @@
 #include <variant>
 
 #include "fsdp/base/status_macros.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

@@ -164,7 +164,7 @@ class TreeBuilder {
     return absl::OkStatus();
   }
 
-  // Entries of the program take the first place: a name of both is the program's, and of ours it is said.
+  // Entries of the program take the first place: a name of both is the program's, and a note names ours.
   void AddOthers(TorchNode& others) {
     (void)others.Consume([&](const std::string& name, TorchNode& member) {
       if (tree_.root.Find(name) != nullptr) {

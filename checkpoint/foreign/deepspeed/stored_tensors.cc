@@ -12,7 +12,7 @@
 #include "fsdp/checkpoint/source/bool_bytes.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 #include "fsdp/checkpoint/storage/path.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 

@@ -14,7 +14,7 @@
 #include "fsdp/checkpoint/foreign/deepspeed/named_groups.h"
 #include "fsdp/checkpoint/foreign/deepspeed/trained_states.h"
 #include "fsdp/checkpoint/foreign/deepspeed/zero_units.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/foreign/torch/state/read_torch_optimizer.h"
 
 namespace fsdp {
 namespace {

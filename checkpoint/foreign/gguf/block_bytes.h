@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 

@@ -27,7 +27,7 @@
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
 #include "fsdp/checkpoint/storage/write_blocks.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

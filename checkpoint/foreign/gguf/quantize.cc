@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "fsdp/checkpoint/foreign/gguf/dequantize.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/state/read_torch_optimizer.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_objects.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
 #include "fsdp/checkpoint/source/step_counter.h"
 
 namespace fsdp {

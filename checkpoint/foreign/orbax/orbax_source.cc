@@ -28,7 +28,7 @@
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/peft/fused_sums.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

@@ -14,7 +14,7 @@
 #include "fsdp/checkpoint/foreign/peft/low_rank.h"
 #include "fsdp/checkpoint/foreign/peft/merge_plan.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

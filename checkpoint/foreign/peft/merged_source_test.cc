@@ -20,7 +20,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/source/adapter_config.h"
 #include "fsdp/checkpoint/state_testutil.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

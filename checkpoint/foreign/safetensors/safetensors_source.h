@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // OpenSafetensorsSource: a safetensors file, or a Hugging Face directory of them, as a TensorSource. The format holds
-// only a model: every key is a model key, and the step is only in a trainer_state.json beside it (step_counter.h). It
+// only a model: every key is a model key, and the step is only in a trainer_state.json next to it (step_counter.h). It
 // also has no digests, so only its structure is checked.
 #ifndef FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_SOURCE_H_
 #define FSDP_CHECKPOINT_FOREIGN_SAFETENSORS_SAFETENSORS_SOURCE_H_
@@ -39,7 +39,7 @@ absl::StatusOr<std::vector<std::unique_ptr<SafetensorsFile>>> OpenSafetensorsFil
 
 // What `files`, of `path`, tell besides their tensors.
 struct SafetensorsFacts {
-  int64_t step = -1;                           // of a trainer_state.json beside them
+  int64_t step = -1;                           // of a trainer_state.json next to them
   std::map<std::string, std::string> aliases;  // other names of tensors: safetensors.torch.save_model has them in
                                                // __metadata__, as {other name: name}
   std::vector<std::string> notes;              // SourceLayout::notes

@@ -35,8 +35,7 @@ constexpr char kUnfinished[] = "tmp_";
 
 // Two ways to a plan. With metadata.pkl it is the list of files, and each one must be there. Without it the names must
 // do: ITEM_RANK.ENDING of torch_checkpointing, or one torch file per rank as FSDP2's users save them. Names are
-// ambiguous ("epoch_0.pt" is no rank), so the second way also wants DTensors in a file, or a model with other items
-// beside it.
+// ambiguous ("epoch_0.pt" is no rank), so the second way also wants DTensors in a file, or a model and other items.
 // Files whose names differ only in the rank.
 struct Family {
   std::string item;
@@ -137,7 +136,7 @@ Unlisted LookAt(const std::string& directory, const std::vector<std::string>& na
   });
   const auto torch_families = std::count_if(found.families.begin(), found.families.end(),
                                             [](const Family& family) { return family.is_torch(); });
-  // One item with others beside it in other formats has the names of torch_checkpointing.
+  // One item next to items in other formats has the names of torch_checkpointing.
   const bool is_one_item = torch_families == 0 || (torch_families == 1 && found.families.size() == 1);
   if (is_one_item) found.one_per_rank = RankFileNames(torch);
   found.has_dtensors = found.one_per_rank.empty() ? HasDTensorsOf(directory, found.families)

@@ -5,7 +5,7 @@
 // ITEM_RANK.safetensors or, with any other ending, bytes.
 //
 // A name by itself says nothing: a directory without metadata.pkl counts only if its torch files hold DTensors, or if
-// one item is "model" and there are others beside it. The files of one torch.save by each rank of FSDP2 (rank0.pt,
+// one item is "model" and there are other items. The files of one torch.save by each rank of FSDP2 (rank0.pt,
 // rank1.pt), which hold DTensors, are one item that is the whole checkpoint.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_CHECKPOINTING_ITEM_PLAN_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_CHECKPOINTING_ITEM_PLAN_H_

@@ -18,7 +18,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/foreign/torch/state/read_torch_optimizer.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/item_meshes.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/item_tensors.h"
 #include "fsdp/checkpoint/source/joined_tensor.h"

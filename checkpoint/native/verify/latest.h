@@ -18,7 +18,7 @@
 namespace fsdp {
 
 // The path of the newest committed step of ROOT that verifies; every byte of it is read, and of newer steps that do not
-// verify. `skipped`, if not null, gets a sentence for each entry of which it cannot be told here whether it is a step,
+// verify. `skipped`, if not null, gets a sentence for each entry that may be a step or not, as far as this host knows,
 // and for each newer step that does not verify, or cannot be read. kNotFound, with all reasons, when no step verifies
 // and every entry could be read. kResourceExhausted when this process has too few descriptors or
 // too little memory to read a newer step: an older one would only be taken for want of them. If `root` is itself a

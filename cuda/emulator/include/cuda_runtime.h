@@ -2,7 +2,7 @@
 //
 // The emulator's cuda_runtime.h: the additions of CUDA C++ to C++, as far as this repository's kernels use them. A
 // kernel is an ordinary function; its threads are fibers (../block.h). There is no static __shared__: kernels take
-// their shared memory from cuda/shared_memory.h. CUDA's approximate functions (__expf, rsqrtf) are exact here.
+// their shared memory from cuda/dynamic_shared_memory.h. CUDA's approximate functions (__expf, rsqrtf) are exact here.
 #ifndef FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_H_
 #define FSDP_CUDA_EMULATOR_INCLUDE_CUDA_RUNTIME_H_
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// IsMegatronDist: how a directory of DCP's files that Megatron-Core wrote is told from others: by the files that it has
+// IsMegatronDist: how a directory of DCP's files that Megatron-Core wrote is recognised: by the files that it has
 // besides. Their keys are stacks of layers, which only Megatron-Core's own reader divides.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_MEGATRON_SIGN_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_DCP_MEGATRON_SIGN_H_

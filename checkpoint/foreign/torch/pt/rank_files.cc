@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/foreign/torch/state/read_torch_optimizer.h"
 
 namespace fsdp {
 namespace {

@@ -108,7 +108,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
     return paths;
   }
 
-  // Files beside it only of a directory: a file is all that was asked for.
+  // Other files only of a directory: the caller of a file asked for that file.
   std::vector<std::string> left_out() const override {
     std::vector<std::string> left_out = state_.left_out;
     std::error_code ignored;

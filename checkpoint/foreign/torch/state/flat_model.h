@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/foreign/torch/state/read_torch_optimizer.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// OptimizerMembers: recognises an optimizer's dict by its structure, in the forms of torch_optimizer.h, and finds the
-// members that belong to it: programs keep other values in the same dict. Pure.
+// OptimizerMembers: recognises an optimizer's dict by its structure, in the forms of read_torch_optimizer.h, and finds
+// the members that belong to it: programs keep other values in the same dict. Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_OPTIMIZER_FORM_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_OPTIMIZER_FORM_H_
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/foreign/torch/state/read_torch_optimizer.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
 #include "fsdp/tensor/state_dict.h"
 

@@ -5,7 +5,7 @@
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_OPTIMIZER_VALUE_H_
 
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
-#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/foreign/torch/state/read_torch_optimizer.h"
 #include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {

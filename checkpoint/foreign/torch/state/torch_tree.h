@@ -170,8 +170,8 @@ struct TorchTree {
   TorchTensors tensors;  // by TorchNode::tensor()
 };
 
-// kInvalidArgument if a tensor of the tree is one rank's part of a DTensor, with its name and what must be put beside
-// it: such a part must not pass for the tensor. OK for DTensors that every rank has whole.
+// kInvalidArgument if a tensor of the tree is one rank's part of a DTensor, with its name and what must be in the
+// same directory: such a part must not pass for the tensor. OK for DTensors that every rank has whole.
 absl::Status CheckHoldsNoShards(const TorchTree& tree);
 
 // Parses the pickle at the start of `bytes` as torch.save wrote it, and builds its tree: Pickle::Parse and

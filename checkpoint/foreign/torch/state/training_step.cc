@@ -10,7 +10,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/state/optimizer_form.h"
 #include "fsdp/checkpoint/source/step_counter.h"
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {

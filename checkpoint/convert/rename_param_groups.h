@@ -3,8 +3,8 @@
 // RenameParamGroups: renames the parameters in an optimizer's param_groups, which a checkpoint stores as JSON:
 //
 //   [{"lr": 0.001, "weight_decay": 0.1, "params": ["transformer.wte.weight", ...]}, ...]
-#ifndef FSDP_CHECKPOINT_CONVERT_PARAM_GROUPS_H_
-#define FSDP_CHECKPOINT_CONVERT_PARAM_GROUPS_H_
+#ifndef FSDP_CHECKPOINT_CONVERT_RENAME_PARAM_GROUPS_H_
+#define FSDP_CHECKPOINT_CONVERT_RENAME_PARAM_GROUPS_H_
 
 #include <functional>
 #include <optional>
@@ -22,4 +22,4 @@ absl::StatusOr<std::string> RenameParamGroups(
 
 }  // namespace fsdp
 
-#endif  // FSDP_CHECKPOINT_CONVERT_PARAM_GROUPS_H_
+#endif  // FSDP_CHECKPOINT_CONVERT_RENAME_PARAM_GROUPS_H_

@@ -3,8 +3,8 @@
 // The copies of cuda/async_copy.h, deferred as long as CUDA allows: a copy fills its destination with NaN when it
 // starts, and only AwaitCopies executes it. So a kernel that reads too early, without the wait or its barrier, reads
 // NaN, and so does one that starts a copy into memory that others still read.
-#ifndef FSDP_CUDA_EMULATOR_ASYNC_COPY_H_
-#define FSDP_CUDA_EMULATOR_ASYNC_COPY_H_
+#ifndef FSDP_CUDA_EMULATOR_EMULATED_ASYNC_COPY_H_
+#define FSDP_CUDA_EMULATOR_EMULATED_ASYNC_COPY_H_
 
 #include <cstdint>
 
@@ -30,4 +30,4 @@ void AwaitCopies() {
 
 }  // namespace fsdp
 
-#endif  // FSDP_CUDA_EMULATOR_ASYNC_COPY_H_
+#endif  // FSDP_CUDA_EMULATOR_EMULATED_ASYNC_COPY_H_

@@ -11,8 +11,8 @@
 // if torch saved that, else by the model: the ids of each group represent parameters in the model's order, and the
 // model's parameters are those groups merged (parameter_ids.h). The state must fit the shapes, and they must allow only
 // one merge; otherwise the parameters are unknown rather than guessed. State may be nested (state_path.h). Pure.
-#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_OPTIMIZER_H_
-#define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_OPTIMIZER_H_
+#ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_READ_TORCH_OPTIMIZER_H_
+#define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_READ_TORCH_OPTIMIZER_H_
 
 #include <functional>
 #include <optional>
@@ -90,4 +90,4 @@ void Expand(TorchNode& node);
 
 }  // namespace fsdp
 
-#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TORCH_OPTIMIZER_H_
+#endif  // FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_READ_TORCH_OPTIMIZER_H_

@@ -13,7 +13,7 @@
 // Every step rounds exactly as PyTorch does, which may be twice: float64 to a 16-bit float goes through float32. In
 // place works for equal sizes because a tile is read before it is written.
 
-#include "fsdp/tensor/convert.h"
+#include "fsdp/tensor/convert_elements.h"
 
 #include <algorithm>
 #include <array>

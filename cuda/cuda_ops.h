@@ -2,8 +2,8 @@
 //
 // The CUDA device's kernels of tensor/ops.h. Results have the host kernels' bits, except NaN payloads and the order in
 // which a squared norm is summed, which is fixed here too.
-#ifndef FSDP_CUDA_OPS_H_
-#define FSDP_CUDA_OPS_H_
+#ifndef FSDP_CUDA_CUDA_OPS_H_
+#define FSDP_CUDA_CUDA_OPS_H_
 
 #include "fsdp/tensor/ops.h"
 
@@ -14,4 +14,4 @@ const TensorOps& CudaTensorOps();
 
 }  // namespace fsdp
 
-#endif  // FSDP_CUDA_OPS_H_
+#endif  // FSDP_CUDA_CUDA_OPS_H_

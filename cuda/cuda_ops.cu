@@ -22,11 +22,11 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/cuda/cuda_ops.h"
 #include "fsdp/cuda/cuda_status.h"
 #include "fsdp/cuda/cuda_stream.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
-#include "fsdp/cuda/ops.h"
 #include "fsdp/cuda/pack.h"
 #include "fsdp/cuda/slice_batch.h"
 #include "fsdp/cuda/squared_norm.h"
@@ -35,7 +35,7 @@
 namespace fsdp {
 namespace {
 
-// The type in which ops.h specifies the computation.
+// The type in which cuda_ops.h specifies the computation.
 template <typename A, typename B>
 using ComputeType = std::conditional_t<std::is_same_v<A, double> || std::is_same_v<B, double>, double, float>;
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/libtorch/torch_tensor.h"
+#include "fsdp/libtorch/tensor_bridge.h"
 
 #include <cstdlib>
 #include <string>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // ModuleTrees of the two kinds of modules in LibTorch, and predicates on mirrors by the class of the original.
-#ifndef FSDP_LIBTORCH_TORCH_TREE_H_
-#define FSDP_LIBTORCH_TORCH_TREE_H_
+#ifndef FSDP_LIBTORCH_TORCH_MODULE_TREES_H_
+#define FSDP_LIBTORCH_TORCH_MODULE_TREES_H_
 
 #include <torch/nn/module.h>
 #include <torch/script.h>
@@ -29,4 +29,4 @@ auto IsAnyTorch() {
 
 }  // namespace fsdp
 
-#endif  // FSDP_LIBTORCH_TORCH_TREE_H_
+#endif  // FSDP_LIBTORCH_TORCH_MODULE_TREES_H_

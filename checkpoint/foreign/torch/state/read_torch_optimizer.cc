@@ -7,7 +7,7 @@
 // Keys of "state" are names, ids or flat parameters. FindParameters decides which: names_ maps ids to names; units_
 // maps keys of flat parameters to the parameters in them; both are empty when keys are already names. Of a flat tensor
 // each parameter's state is a range: no element is read.
-#include "fsdp/checkpoint/foreign/torch/state/torch_optimizer.h"
+#include "fsdp/checkpoint/foreign/torch/state/read_torch_optimizer.h"
 
 #include <algorithm>
 #include <map>

@@ -5,8 +5,8 @@
 // overflow there becomes the largest number, 448 (as PyTorch 2.15; it gave NaN up to 2025). Narrowing from float64 to a
 // 16- or 8-bit float rounds once through float32, as PyTorch does. fnuz and e8m0 are plain loops (rare_floats.h); all
 // else is vectorised with run-time dispatch (AVX-512, AVX2, scalar); every target gives the same bits.
-#ifndef FSDP_TENSOR_CONVERT_H_
-#define FSDP_TENSOR_CONVERT_H_
+#ifndef FSDP_TENSOR_CONVERT_ELEMENTS_H_
+#define FSDP_TENSOR_CONVERT_ELEMENTS_H_
 
 #include <cstdint>
 
@@ -35,4 +35,4 @@ uint16_t FloatToFloat16(float value);
 
 }  // namespace fsdp
 
-#endif  // FSDP_TENSOR_CONVERT_H_
+#endif  // FSDP_TENSOR_CONVERT_ELEMENTS_H_

@@ -3,8 +3,8 @@
 // The operations of cuda/mma.h without tensor cores, from the tables of fragments in PTX's manual (mma.m16n8k16 and
 // ldmatrix): the last lane to arrive gathers all fragments into matrices, multiplies, and distributes the results.
 // Products are exact in float32; sums are in the order of k, while a tensor core has its own order.
-#ifndef FSDP_CUDA_EMULATOR_MMA_H_
-#define FSDP_CUDA_EMULATOR_MMA_H_
+#ifndef FSDP_CUDA_EMULATOR_EMULATED_MMA_H_
+#define FSDP_CUDA_EMULATOR_EMULATED_MMA_H_
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -120,4 +120,4 @@ void LoadMatrices(const T* row, unsigned (&matrices)[4]) {
 
 }  // namespace fsdp
 
-#endif  // FSDP_CUDA_EMULATOR_MMA_H_
+#endif  // FSDP_CUDA_EMULATOR_EMULATED_MMA_H_

@@ -9,7 +9,7 @@
 // A call that cannot be captured (waiting by the host, another capture's event) on a captured stream invalidates the
 // capture, with CUDA's error codes.
 
-#include "fsdp/cuda/emulator/stream.h"
+#include "fsdp/cuda/emulator/emulated_stream.h"
 
 #include <cuda_runtime_api.h>
 

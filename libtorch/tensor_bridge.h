@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Tensors of LibTorch as ours and back, without a copy.
-#ifndef FSDP_LIBTORCH_TORCH_TENSOR_H_
-#define FSDP_LIBTORCH_TORCH_TENSOR_H_
+#ifndef FSDP_LIBTORCH_TENSOR_BRIDGE_H_
+#define FSDP_LIBTORCH_TENSOR_BRIDGE_H_
 
 #include <ATen/ATen.h>
 
@@ -33,4 +33,4 @@ std::string MessageOf(const std::exception& error);
 
 }  // namespace fsdp
 
-#endif  // FSDP_LIBTORCH_TORCH_TENSOR_H_
+#endif  // FSDP_LIBTORCH_TENSOR_BRIDGE_H_

@@ -3,8 +3,8 @@
 // A language model as TrainOptions require it: its config from a file or a preset, its modules wrapped into units and
 // sharded over a group, by either interface: FullyShardedDataParallel::Wrap (--api=fsdp1), or FullyShard on the same
 // modules, bottom-up, over a mesh of the ranks (--api=fsdp2). The result has one type, so nothing after it differs.
-#ifndef FSDP_TRAIN_SHARDED_MODEL_H_
-#define FSDP_TRAIN_SHARDED_MODEL_H_
+#ifndef FSDP_TRAIN_SHARDED_LANGUAGE_MODEL_H_
+#define FSDP_TRAIN_SHARDED_LANGUAGE_MODEL_H_
 
 #include <memory>
 #include <string>
@@ -38,4 +38,4 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
 
 }  // namespace fsdp
 
-#endif  // FSDP_TRAIN_SHARDED_MODEL_H_
+#endif  // FSDP_TRAIN_SHARDED_LANGUAGE_MODEL_H_

@@ -3,8 +3,8 @@
 // The emulator's cudaStream_t and cudaEvent_t. A stream is a thread that processes a queue, so work of two streams
 // really overlaps, and a missing wait is a data race that ThreadSanitizer reports. Priorities are stored and have no
 // effect.
-#ifndef FSDP_CUDA_EMULATOR_STREAM_H_
-#define FSDP_CUDA_EMULATOR_STREAM_H_
+#ifndef FSDP_CUDA_EMULATOR_EMULATED_STREAM_H_
+#define FSDP_CUDA_EMULATOR_EMULATED_STREAM_H_
 
 #include <chrono>
 #include <condition_variable>
@@ -54,8 +54,8 @@ struct CUstream_st {
   std::thread thread_;
 };
 
-// An event may be recorded many times, so it counts records; stream.cc explains the counts. Thread-safe, except for
-// captures.
+// An event may be recorded many times, so it counts records; emulated_stream.cc explains the counts. Thread-safe,
+// except for captures.
 struct CUevent_st {
  public:
   // `timed`: whether cudaEventElapsedTime may be called.
@@ -96,4 +96,4 @@ struct CUevent_st {
   CapturePoint captured_;
 };
 
-#endif  // FSDP_CUDA_EMULATOR_STREAM_H_
+#endif  // FSDP_CUDA_EMULATOR_EMULATED_STREAM_H_

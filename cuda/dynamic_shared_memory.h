@@ -3,8 +3,8 @@
 // SharedMemory: a block's shared memory as one struct, for kernels launched with sizeof(T) bytes of it (launch.h). It
 // has one spelling for any size (more than 48 KB must be dynamic in CUDA), which the emulator supports too: it fills
 // the memory with NaN and guards its end.
-#ifndef FSDP_CUDA_SHARED_MEMORY_H_
-#define FSDP_CUDA_SHARED_MEMORY_H_
+#ifndef FSDP_CUDA_DYNAMIC_SHARED_MEMORY_H_
+#define FSDP_CUDA_DYNAMIC_SHARED_MEMORY_H_
 
 #include <cuda_runtime.h>
 
@@ -24,4 +24,4 @@ __device__ inline T& SharedMemory() {
 
 }  // namespace fsdp
 
-#endif  // FSDP_CUDA_SHARED_MEMORY_H_
+#endif  // FSDP_CUDA_DYNAMIC_SHARED_MEMORY_H_

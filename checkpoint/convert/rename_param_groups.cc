@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/checkpoint/convert/param_groups.h"
+#include "fsdp/checkpoint/convert/rename_param_groups.h"
 
 #include <utility>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/libtorch/torch_tree.h"
+#include "fsdp/libtorch/torch_module_trees.h"
 
 #include <string>
 #include <string_view>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/train/sharded_model.h"
+#include "fsdp/train/sharded_language_model.h"
 
 #include <filesystem>
 #include <string>
