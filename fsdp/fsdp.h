@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Start here: the one include of a training program, for both of PyTorch's APIs. "fsdp/fsdp.h" is the same.
+// Start here: the first include of a training program, for both of PyTorch's APIs. "fsdp/fsdp.h" is the same.
 //
 //   FSDP1, which wraps a model
 //     fully_sharded_data_parallel.h   FullyShardedDataParallel: training, clipping, state dicts; its guards

@@ -39,13 +39,15 @@ def flags_of(ckpt):
 
 
 def bash_words(flags):
-    return " ".join(f"--{flag.name}" + ("" if flag.is_bool else "=") for flag in flags)
+    # One whose value may be left out is two words.
+    words = ((["", "="] if flag.value == "[=VALUE]" else [flag.value[:1]], flag) for flag in flags)
+    return " ".join(f"--{flag.name}{end}" for ends, flag in words for end in ends)
 
 
 def bash(ckpt):
     flags = flags_of(ckpt)
     values = choices(ckpt)
-    plain = sorted({flag.name for of in flags.values() for flag in of if not flag.is_bool} - set(values) - PATHS)
+    plain = sorted({flag.name for of in flags.values() for flag in of if flag.value == "=VALUE"} - set(values) - PATHS)
     lines = [
         "# bash completion of ckpt, made from ckpt --help",
         "_ckpt() {",
@@ -93,8 +95,8 @@ def zsh_arguments(flags, values):
     for flag in flags:
         value = (f":value:({' '.join(values[flag.name])})" if flag.name in values else
                  ":path:_files" if flag.name in PATHS else ":value: ")
-        arguments.append(f"'--{flag.name}{'' if flag.is_bool else '='}[{quoted(flag.meaning)}]"
-                         f"{'' if flag.is_bool else value}'")
+        sign, value = {"": ("", ""), "=VALUE": ("=", value), "[=VALUE]": ("=-", ":" + value)}[flag.value]
+        arguments.append(f"'--{flag.name}{sign}[{quoted(flag.meaning)}]{value}'")
     return " ".join(arguments)
 
 

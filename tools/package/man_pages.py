@@ -23,7 +23,7 @@ def page(help_text, version, summary, see_also=(), literal=False):
     if help_text.flags:
         lines.append(".SH OPTIONS")
     for flag in help_text.flags:
-        value = "" if flag.is_bool else "=\\fIVALUE\\fR"
+        value = flag.value.replace("VALUE", "\\fIVALUE\\fR")
         default = f"; default: {flag.default}" if flag.default else ""
         lines += [".TP", f"\\fB{escape('--' + flag.name)}\\fR{value}", escape(flag.meaning + default)]
     for title, paragraph in (("EXIT STATUS", help_text.exit_status), ("ENVIRONMENT", help_text.environment)):

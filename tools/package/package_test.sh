@@ -62,6 +62,8 @@ for page in ckpt ckpt-convert ckpt-push fsdp-launch; do
   done
   [ "$page" = ckpt ] || zcat "$pages/$page.1.gz" | grep -qx ".SH EXAMPLES" || fail "$page(1) has no examples"
 done
+zcat "$pages/ckpt-inspect.1.gz" | grep -qF '\fB\-\-tensors\fR[=\fIVALUE\fR]' ||
+  fail "ckpt-inspect(1) does not say that the value of --tensors may be left out"
 zcat "$pages/fsdp-launch.1.gz" | grep -q "launch_static" && fail "fsdp-launch(1) calls the program launch_static"
 
 # completes WORDS...: bash's completions of the last word, one per line.
@@ -82,6 +84,8 @@ completes() {
 [ "$(completes ckpt convert --dtype = bf)" = bfloat16 ] || fail "ckpt convert --dtype=bf is not completed"
 [ "$(completes ckpt convert --outtype = Q)" = Q8_0 ] || fail "ckpt convert --outtype=Q is not completed"
 [ "$(completes ckpt convert --world_size = "")" = "" ] || fail "files are offered for --world_size"
+[ "$(completes ckpt inspect --tens | tr '\n' ' ')" = "--tensors --tensors= " ] ||
+  fail "ckpt inspect --tens is not completed with and without a value"
 [ "$(completes ckpt help ver)" = verify ] || fail "ckpt help ver is not completed"
 [ "$(completes ckpt verify --max_sh)" = "" ] || fail "ckpt verify is offered a flag that it has not"
 [ "$(completes fsdp-launch --nno)" = --nnodes= ] || fail "fsdp-launch --nno is not completed"

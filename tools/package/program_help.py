@@ -12,7 +12,7 @@ import tempfile
 @dataclasses.dataclass
 class Flag:
     name: str
-    is_bool: bool
+    value: str  # "=VALUE", "[=VALUE]" if it may be left out, or empty
     meaning: str
     default: str  # empty: none, or false
 
@@ -51,7 +51,7 @@ def parse(name, output):
         match = re.fullmatch(r"  --(\w+)(=VALUE|\[=VALUE\])?: (.*?)(?:; default: (.*))?", line)
         title, _, paragraph = line.partition(": ")
         if match:
-            flags.append(Flag(match[1], match[2] != "=VALUE", match[3], match[4] or ""))
+            flags.append(Flag(match[1], match[2] or "", match[3], match[4] or ""))
         elif title in paragraphs:
             paragraphs[title] = paragraph
         elif line == "examples:":

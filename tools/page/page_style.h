@@ -72,6 +72,7 @@ th.sorts { cursor: pointer; } th.sorts:hover { color: var(--ink); }
 th[aria-sort="descending"]::after { content: " \2193"; } th[aria-sort="ascending"]::after { content: " \2191"; }
 td { border-bottom: 1px solid var(--line); padding: 3px 10px 3px 0; white-space: nowrap; vertical-align: middle; }
 td.number, th.number { text-align: right; }
+.number + td:not(.number), .number + th:not(.number) { padding-left: 14px; }
 td.name { min-width: 230px; max-width: 340px; white-space: normal; line-height: 1.3; } td.name small { color: var(--soft); font: inherit; }
 td.chart, td.shards { width: 124px; min-width: 110px; } td.shards { padding-right: 0; }
 td.problem { max-width: none; }
