@@ -89,10 +89,10 @@ class ConvertScaleTest : public testing::Test {
     return ConvertCheckpoint(Path(count, from.name), Path(count, to), options);
   }
 
-  // The least processor time of a few conversions.
+  // The least processor time of two conversions.
   double SecondsOf(int count, const Form& from, const Form& to) const {
     double least = 1e9;
-    for (int i = 0; i < 3; ++i) {
+    for (int i = 0; i < 2; ++i) {
       const double start = ProcessorSeconds();
       const absl::StatusOr<ConvertReport> report = Convert(count, from, absl::StrCat("to.", to.name), to.target);
       least = std::min(least, ProcessorSeconds() - start);
@@ -105,12 +105,14 @@ class ConvertScaleTest : public testing::Test {
   const std::string root_ = NewTestDirectory();
 };
 
-TEST_F(ConvertScaleTest, FourTimesTheTensorsTakeLessThanSixTimesTheTime) {
+// Linear time is 4 times as long, quadratic time 16 times. The larger model leaves the processor's caches, and other
+// programs run next to this one, so linear time has been 7 times.
+TEST_F(ConvertScaleTest, FourTimesTheTensorsTakeLessThanTenTimesTheTime) {
   for (const int count : {5'000, 20'000}) MakeModels(count);
   for (const Form& from : Forms()) {
     for (const Form& to : Forms()) {
       if (from.name == to.name) continue;
-      EXPECT_LT(SecondsOf(20'000, from, to), 6 * SecondsOf(5'000, from, to)) << from.name << " to " << to.name;
+      EXPECT_LT(SecondsOf(20'000, from, to), 10 * SecondsOf(5'000, from, to)) << from.name << " to " << to.name;
     }
   }
 }
