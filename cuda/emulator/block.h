@@ -134,7 +134,7 @@ class EmulatedBlock {
   void CheckGuard() const;
   // Number of the running thread in its block.
   unsigned Self() const;
-  // An unused fiber, or a new one if all are used. Fibers are kept, because each has a stack to map.
+  // An unused fiber, or a new one if all are used. Fibers are kept, because a new one makes two system calls.
   Fiber* TakeFiber();
   void RunThreads();  // a fiber's body
 

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "fsdp/base/check.h"
 
@@ -31,16 +32,55 @@ namespace {
 
 constexpr size_t kPage = 4096;
 
+// The stacks of a thread's fibers, of `bytes` each. The stacks of destroyed fibers are kept for the next ones: to map a
+// thousand stacks and to touch their first pages takes longer than most kernels.
+class Stacks {
+ public:
+  explicit Stacks(size_t bytes) : bytes_(kPage + bytes) {}
+  Stacks(const Stacks&) = delete;
+  Stacks& operator=(const Stacks&) = delete;
+  ~Stacks() {
+    for (std::byte* stack : unused_) munmap(stack, bytes_);
+  }
+
+  // Mapped without reserving memory, so that unused pages cost nothing. A stack grows downwards: its lowest page is
+  // made inaccessible, and an overflow is a SIGSEGV instead of a write into the next stack.
+  std::byte* Take() {
+    if (!unused_.empty()) {
+      std::byte* const stack = unused_.back();
+      unused_.pop_back();
+      return stack;
+    }
+    void* memory = mmap(nullptr, bytes_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    Check(memory != MAP_FAILED, "memory for a fiber's stack");
+    mprotect(memory, kPage, PROT_NONE);
+    return static_cast<std::byte*>(memory);
+  }
+
+  void Return(std::byte* stack) {
+    // As many as a block has threads. Under a sanitizer none: a body does not return, so AddressSanitizer still guards
+    // the variables of the stack's last fiber.
+    constexpr size_t kMost = FSDP_SANITIZED_FIBERS ? 0 : 1024;
+    if (unused_.size() < kMost) {
+      unused_.push_back(stack);
+    } else {
+      munmap(stack, bytes_);
+    }
+  }
+
+ private:
+  const size_t bytes_;
+  std::vector<std::byte*> unused_;
+};
+
+Stacks& StacksOfThisThread(size_t bytes) {
+  thread_local Stacks stacks(bytes);
+  return stacks;
+}
+
 }  // namespace
 
-// The stack is mapped without reserving memory, so that unused pages of a thousand stacks cost nothing. A stack grows
-// downwards: its lowest page is made inaccessible, and an overflow is a SIGSEGV instead of a write into the next stack.
-Fiber::Fiber(std::function<void()> body) : body_(std::move(body)) {
-  void* memory =
-      mmap(nullptr, kPage + kStackBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  Check(memory != MAP_FAILED, "memory for a fiber's stack");
-  stack_ = static_cast<std::byte*>(memory);
-  mprotect(stack_, kPage, PROT_NONE);
+Fiber::Fiber(std::function<void()> body) : body_(std::move(body)), stack_(StacksOfThisThread(kStackBytes).Take()) {
   getcontext(&context_);
   context_.uc_stack.ss_sp = stack_ + kPage;
   context_.uc_stack.ss_size = kStackBytes;
@@ -59,7 +99,7 @@ Fiber::~Fiber() {
 #if defined(__SANITIZE_THREAD__)
   __tsan_destroy_fiber(sanitizer_);
 #endif
-  munmap(stack_, kPage + kStackBytes);
+  StacksOfThisThread(kStackBytes).Return(stack_);
 }
 
 // Runs on the new stack.

@@ -37,8 +37,8 @@ class Fiber {
   static void Main(unsigned high, unsigned low);
 
   std::function<void()> body_;
-  // Mapped, not allocated: pages that the kernel never touches take no memory.
-  std::byte* stack_ = nullptr;  // its lowest page is a guard
+  // Mapped, not allocated: pages that the kernel never touches take no memory. Its lowest page is a guard.
+  std::byte* const stack_;
   bool started_ = false;
   ucontext_t context_;  // the start of the body; with a sanitizer, the point at which it continues
   // Used only under a sanitizer; there swapcontext makes every switch.
