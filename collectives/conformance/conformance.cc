@@ -36,7 +36,9 @@ std::string NameOf(const GroupUnderTest& group) { return absl::StrCat(group.back
 
 // kMixed lets one collective run on ranks that publish their memory and on ranks that go through slots.
 absl::StatusOr<Tensor> NewTensor(ProcessGroup& group, Placement placement, DType dtype, int64_t numel, int64_t pad) {
-  const bool shared = placement == Placement::kShared || (placement == Placement::kMixed && group.rank() % 2 == 0);
+  const bool together = dynamic_cast<const AllocatesTogether*>(&group) != nullptr;
+  const bool mixed = placement == Placement::kMixed && !together;
+  const bool shared = placement == Placement::kShared || (mixed && group.rank() % 2 == 0);
   const int64_t nbytes = (numel + pad) * SizeOf(dtype);
   FSDP_ASSIGN_OR_RETURN(const Buffer buffer, shared ? group.Allocate(nbytes) : group.device()->Allocate(nbytes));
   return Tensor(buffer.Slice(pad * SizeOf(dtype), numel * SizeOf(dtype)), dtype, Shape({numel}));

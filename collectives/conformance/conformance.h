@@ -43,8 +43,15 @@ std::vector<GroupUnderTest> GroupsUnderTest(const std::vector<int>& sizes);
 std::string NameOf(const GroupUnderTest& group);
 
 // The memory of a test's tensors: memory that peers reach (ProcessGroup::Allocate), memory that they do not reach
-// (Device::Allocate), or the former on even ranks and the latter on odd ones.
+// (Device::Allocate), or the former on even ranks and the latter on odd ones. A group that AllocatesTogether has no
+// mixed placement; it is private there.
 enum class Placement { kShared, kPrivate, kMixed };
+
+// A group of which every rank calls Allocate, or none.
+class AllocatesTogether {
+ public:
+  virtual ~AllocatesTogether() = default;
+};
 
 // A tensor of `numel` elements, `pad` elements after the start of its buffer. Contents are unspecified. A pad of 1
 // gives vectorised code an unaligned start.

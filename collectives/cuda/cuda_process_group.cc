@@ -233,13 +233,59 @@ absl::StatusOr<std::vector<std::string>> CudaProcessGroup::AllGatherObjectUnorde
 }
 
 absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::Split(int color, int key) {
+  return SplitBy(color, key, CommunicatorPolicy::kDefault);
+}
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::SplitBy(int color, int key, CommunicatorPolicy policy) {
   const BlobGather gather = [this](std::string_view blob) { return AllGatherObject(blob); };
   // AllGatherObject waits for this rank's collectives, so once all ranks have gathered, none is running on any rank.
   FSDP_ASSIGN_OR_RETURN(const std::vector<int> members, SplitMembers(gather, color, key));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<ProcessGroup> control, control_->Split(color, key));
-  absl::StatusOr<std::shared_ptr<CudaCommunicator>> communicator = communicator_->Split(members);
+  absl::StatusOr<std::shared_ptr<CudaCommunicator>> communicator = communicator_->Split(members, policy);
   FSDP_RETURN_IF_ERROR(fsdp::AllReduceStatus(gather, communicator.status()));
   return Create(std::move(control), *std::move(communicator), device_, times_);
+}
+
+namespace {
+
+constexpr char kRefusal = '!';  // begins the blob of a rank that cannot register a window
+
+// The error that all ranks derive from the same blobs, or OK.
+absl::Status CompareWindows(const std::vector<std::string>& blobs) {
+  for (size_t r = 0; r < blobs.size(); ++r) {
+    const std::string rank = absl::StrCat("rank ", r, " of ", blobs.size());
+    if (!blobs[r].empty() && blobs[r][0] == kRefusal) {
+      return absl::FailedPreconditionError(absl::StrCat(rank, ": ", blobs[r].substr(1)));
+    }
+    if (blobs[r] == blobs[0]) continue;
+    return absl::FailedPreconditionError(absl::StrCat("symmetric window: ", rank, " has ", blobs[r], ", rank 0 has ",
+                                                      blobs[0], ": expected equal sizes on all ranks"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// The ranks agree before and after the registration, which would wait for ever for a rank that does not take part.
+absl::StatusOr<std::unique_ptr<SymmetricWindow>> CudaProcessGroup::RegisterWindow(const Buffer& memory) {
+  absl::Status mine = CheckWindows();
+  if (mine.ok() && memory.device() != device_->id()) {
+    mine = absl::InvalidArgumentError(absl::StrCat("symmetric window: its memory is on ", DeviceName(memory.device()),
+                                                   ": expected ", device_->name()));
+  }
+  FSDP_ASSIGN_OR_RETURN(
+      const std::vector<std::string> blobs,
+      AllGatherObject(mine.ok() ? absl::StrCat(memory.nbytes(), " bytes")
+                                : absl::StrCat(std::string(1, kRefusal), std::string(mine.message()))));
+  FSDP_RETURN_IF_ERROR(CompareWindows(blobs));
+  absl::StatusOr<std::unique_ptr<SymmetricWindow>> window = communicator_->RegisterWindow(memory);
+  FSDP_RETURN_IF_ERROR(fsdp::AllReduceStatus(*this, window.status()));
+  return window;
+}
+
+absl::StatusOr<std::unique_ptr<ProcessGroup>> CudaProcessGroup::SplitForCopyEngines() {
+  FSDP_RETURN_IF_ERROR(fsdp::AllReduceStatus(*this, communicator_->CheckWindows(CommunicatorPolicy::kCopyEngines)));
+  return SplitBy(/*color=*/0, /*key=*/rank(), CommunicatorPolicy::kCopyEngines);
 }
 
 }  // namespace fsdp

@@ -23,11 +23,15 @@
 #include "fsdp/collectives/group/coalesced_calls.h"
 #include "fsdp/collectives/group/collective.h"
 #include "fsdp/collectives/group/process_group.h"
+#include "fsdp/collectives/group/symmetric_group.h"
 #include "fsdp/cuda/cuda_stream.h"
 
 namespace fsdp {
 
-class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, public CapturingGroup {
+class CudaProcessGroup final : public ProcessGroup,
+                               public CoalescingGroup,
+                               public CapturingGroup,
+                               public SymmetricGroup {
  public:
   // Every rank calls it. `control`: a group of the same ranks in host memory, for blobs and heartbeats; its timeout
   // applies to blobs, and to peers whose process is stopped. `device`: a CUDA device. Blocks: the watch gets a split of
@@ -65,6 +69,13 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
   absl::StatusOr<std::vector<std::string>> AllGatherObjectUnordered(std::string_view blob) override;
   // Blocks until the collectives of all ranks have ended; the part has its own communicator and watch.
   absl::StatusOr<std::unique_ptr<ProcessGroup>> Split(int color, int key) override;
+
+  // See symmetric_group.h. For groups between threads CheckWindows is an error.
+  bool RegistersMemory() const override { return communicator_->RegistersMemory(); }
+  absl::Status CheckWindows() const override { return communicator_->CheckWindows(CommunicatorPolicy::kDefault); }
+  absl::StatusOr<std::unique_ptr<SymmetricWindow>> RegisterWindow(const Buffer& memory) override;
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> SplitForCopyEngines() override;
+
   // The peers learn of it in the next round of the watch. Any thread.
   void Abort(const absl::Status& reason) override { watch_->GiveUp(reason); }
 
@@ -83,6 +94,8 @@ class CudaProcessGroup final : public ProcessGroup, public CoalescingGroup, publ
     CollectiveSpec spec;
     Tensor input, output;
   };
+
+  absl::StatusOr<std::unique_ptr<ProcessGroup>> SplitBy(int color, int key, CommunicatorPolicy policy);
 
   // Issue numbers a call and collects it if calls are coalesced; Put puts calls on their stream.
   void Issue(absl::Status arguments, const CollectiveSpec& spec, const Tensor& input, const Tensor& output,

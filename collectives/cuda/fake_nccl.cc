@@ -28,6 +28,7 @@
 namespace fsdp {
 namespace {
 
+using fake_nccl::Count;
 using fake_nccl::DTypeOf;
 using fake_nccl::Op;
 using fake_nccl::Result;
@@ -43,11 +44,6 @@ FakeNcclFaults Faults() {
   return faults;
 }
 
-void Count(int FakeNcclCounts::*what, int by) {
-  const std::lock_guard<std::mutex> lock(state_mutex);
-  counts.*what += by;
-}
-
 // The ranks that have joined one communicator so far.
 struct Clique {
   explicit Clique(int n) : size(n) {}
@@ -61,9 +57,16 @@ struct Clique {
   std::map<int, std::shared_ptr<Clique>> parts;            // of the split in progress, by color
   std::map<int, std::map<std::pair<int, int>, int>> keys;  // of its members, by color: (key, rank)
   int split = 0;                                           // ranks that joined the split
+  fake_nccl::Windows windows{size};
 };
 
 }  // namespace
+
+void fake_nccl::Count(int FakeNcclCounts::*what, int by) {
+  const std::lock_guard<std::mutex> lock(state_mutex);
+  counts.*what += by;
+}
+
 }  // namespace fsdp
 
 // The state that a communicator of one rank shares with its work on streams.
@@ -118,6 +121,7 @@ struct ncclComm {
   int reductions = 0;           // freed with the communicator
   std::thread splitter;         // creates the communicator of the last ncclCommSplit
   std::atomic<bool> splitting{false};
+  bool copy_engines = false;
 
   ~ncclComm() {
     if (splitter.joinable()) splitter.join();
@@ -133,7 +137,14 @@ std::map<std::string, std::shared_ptr<Clique>>& Cliques() {
   return *cliques;
 }
 
-void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank) {
+// Whether a communicator can be made with these settings.
+bool IsValid(const ncclConfig_t& config) {
+  return config.blocking == 0 &&
+         (config.CTAPolicy == INT_MIN || (config.CTAPolicy == NCCL_CTA_POLICY_ZERO && Faults().version >= 22800));
+}
+
+void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank, bool copy_engines) {
+  comm->copy_engines = copy_engines;
   comm->member->clique = std::move(clique);
   comm->member->rank = rank;
   comm->member->hangs_in_init = Faults().init_hangs;
@@ -145,7 +156,7 @@ void Join(ncclComm* comm, std::shared_ptr<Clique> clique, int rank) {
 // This rank's part of a split, after all ranks have come; null if they were aborted. There are two waits: for the last
 // rank that comes to create the parts, and for the last rank that takes its part to clear them, so that the next split
 // starts empty.
-ncclComm* SplitOff(Member& member, int color, int key) {
+ncclComm* SplitOff(Member& member, int color, int key, bool copy_engines) {
   Clique& clique = *member.clique;
   std::unique_lock<std::mutex> lock(clique.mutex);
   clique.keys[color][{key, member.rank}] = member.rank;
@@ -172,7 +183,7 @@ ncclComm* SplitOff(Member& member, int color, int key) {
   }
   lock.unlock();
   auto* const made = new ncclComm;
-  Join(made, part, mine);
+  Join(made, part, mine, copy_engines);
   return made;
 }
 
@@ -196,6 +207,14 @@ ncclResult_t Launch(Task task, ncclComm_t comm, cudaStream_t stream) {
   }
   if (task.reduction > ncclAvg) task.factor = comm->factors[task.reduction - ncclAvg - 1];
   const std::shared_ptr<Member> member = comm->member;
+  {
+    const std::lock_guard<std::mutex> lock(member->clique->mutex);
+    task.FindPlaces(member->clique->windows, member->rank);
+  }
+  if (task.is_symmetric()) Count(&FakeNcclCounts::symmetric, 1);
+  if (task.is_symmetric() && comm->copy_engines && task.op == Op::kAllGather) {
+    Count(&FakeNcclCounts::by_copy_engines, 1);
+  }
   const FakeNcclFaults now = Faults();
   const bool hangs = now.rank == member->rank;
   if (hangs) member->async_error = now.async_error;
@@ -234,8 +253,13 @@ FakeNcclCounts CountFakeNccl() {
 
 }  // namespace fsdp
 
-using fsdp::Count;
 using fsdp::FakeNcclCounts;
+using fsdp::fake_nccl::Count;
+
+ncclResult_t ncclGetVersion(int* version) {
+  *version = fsdp::Faults().version;
+  return ncclSuccess;
+}
 
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
   static std::atomic<uint64_t> last{0};
@@ -246,7 +270,7 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
-  if (config->blocking != 0 || rank < 0 || rank >= nranks) return ncclInvalidArgument;
+  if (!fsdp::IsValid(*config) || rank < 0 || rank >= nranks) return ncclInvalidArgument;
   std::shared_ptr<fsdp::Clique> clique;
   {
     const std::lock_guard<std::mutex> lock(fsdp::state_mutex);
@@ -255,19 +279,20 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId i
     clique = entry;
   }
   *comm = new ncclComm;
-  fsdp::Join(*comm, std::move(clique), rank);
+  fsdp::Join(*comm, std::move(clique), rank, config->CTAPolicy == NCCL_CTA_POLICY_ZERO);
   return ncclInProgress;
 }
 
 // As in the real NCCL: returns ncclSuccess immediately, and a thread creates the communicator when all ranks have come.
 // Until then *newcomm is null, which no call accepts, and ncclCommGetAsyncError of the parent reports ncclInProgress.
 ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newcomm, ncclConfig_t* config) {
-  if (config->blocking != 0 || color < 0 || comm->splitting) return ncclInvalidArgument;
+  if (!fsdp::IsValid(*config) || color < 0 || comm->splitting) return ncclInvalidArgument;
   *newcomm = nullptr;
   comm->splitting = true;
   if (comm->splitter.joinable()) comm->splitter.join();
+  const bool copy_engines = config->CTAPolicy == NCCL_CTA_POLICY_ZERO;
   comm->splitter = std::thread([=, member = comm->member] {
-    *newcomm = fsdp::SplitOff(*member, color, key);
+    *newcomm = fsdp::SplitOff(*member, color, key, copy_engines);
     comm->splitting = false;
   });
   return ncclSuccess;
@@ -300,6 +325,12 @@ ncclResult_t ncclCommFinalize(ncclComm_t) { return ncclSuccess; }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   Count(&FakeNcclCounts::communicators, -1);
+  {
+    const Member& member = *comm->member;
+    const std::lock_guard<std::mutex> lock(member.clique->mutex);
+    if (!member.aborted) Count(&FakeNcclCounts::left_windows, member.clique->windows.count(member.rank));
+    member.clique->windows.DeregisterAll(member.rank);
+  }
   // Destroying a communicator frees what belongs to it, so tests count only real leaks.
   Count(&FakeNcclCounts::registrations, -comm->registrations);
   Count(&FakeNcclCounts::reductions, -comm->reductions);
@@ -324,6 +355,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   }
   const std::lock_guard<std::mutex> lock(member.clique->mutex);
   if (member.hangs_in_init || member.clique->joined < member.clique->size) *error = ncclInProgress;
+  if (*error == ncclSuccess) *error = member.clique->windows.Progress(member.rank);
   return ncclSuccess;
 }
 
@@ -352,17 +384,6 @@ const char* ncclGetErrorString(ncclResult_t result) {
 
 const char* ncclGetLastError(ncclComm_t) { return ""; }
 
-ncclResult_t ncclMemAlloc(void** data, size_t nbytes) {
-  if (cudaMalloc(data, nbytes) != cudaSuccess) return ncclUnhandledCudaError;
-  Count(&FakeNcclCounts::allocations, 1);
-  return ncclSuccess;
-}
-
-ncclResult_t ncclMemFree(void* data) {
-  Count(&FakeNcclCounts::allocations, -1);
-  return cudaFree(data) == cudaSuccess ? ncclSuccess : ncclUnhandledCudaError;
-}
-
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t, void** handle) {
   *handle = data;
   ++comm->registrations;
@@ -374,6 +395,20 @@ ncclResult_t ncclCommDeregister(const ncclComm_t comm, void*) {
   --comm->registrations;
   Count(&FakeNcclCounts::registrations, -1);
   return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags) {
+  *win = nullptr;
+  if (fsdp::Faults().no_windows) return ncclSuccess;
+  Member& member = *comm->member;
+  const std::lock_guard<std::mutex> lock(member.clique->mutex);
+  return member.clique->windows.Register(member.rank, buff, size, winFlags, win);
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win) {
+  Member& member = *comm->member;
+  const std::lock_guard<std::mutex> lock(member.clique->mutex);
+  return member.clique->windows.Deregister(member.rank, win);
 }
 
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,

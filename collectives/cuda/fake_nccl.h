@@ -18,6 +18,12 @@ struct FakeNcclFaults {
 
   // New communicators stay in progress.
   bool init_hangs = false;
+
+  // The version that ncclGetVersion returns. Windows are registered from 22700 on.
+  int version = 22809;
+
+  // GPUs do not reach each other's memory: registering a window makes none.
+  bool no_windows = false;
 };
 
 // In effect until the next call. Thread-safe.
@@ -30,7 +36,18 @@ struct FakeNcclCounts {
   int registrations = 0;
   int reductions = 0;  // of ncclRedOpCreatePreMulSum
 
+  int windows = 0;
+
   int groups = 0;  // that have ever been ended
+
+  // Collectives that ever were launched with the memory of all ranks in windows, and all-gathers of these by copy
+  // engines.
+  int symmetric = 0;
+  int by_copy_engines = 0;
+
+  // Faults: windows that their communicator outlived, and memory that was freed while it was a window.
+  int left_windows = 0;
+  int freed_windows = 0;
 };
 FakeNcclCounts CountFakeNccl();
 

@@ -85,4 +85,15 @@ std::vector<std::byte> Result(const Round& round, int rank) {
   return result;
 }
 
+void Task::FindPlaces(const Windows& windows, int rank) {
+  if (op == Op::kBroadcast) return;  // NCCL has no symmetric one
+  send_place = windows.Find(rank, send);
+  receive_place = windows.Find(rank, receive);
+  const auto forget_offset = [](Place& place) {
+    if (place.is_in_window()) place = {.window = 0};
+  };
+  if (op == Op::kAllGather) forget_offset(send_place);
+  if (op == Op::kReduceScatter) forget_offset(receive_place);
+}
+
 }  // namespace fsdp::fake_nccl

@@ -10,6 +10,7 @@
 #include <map>
 #include <vector>
 
+#include "fsdp/collectives/cuda/fake_nccl_windows.h"
 #include "fsdp/tensor/dtype.h"
 
 namespace fsdp::fake_nccl {
@@ -26,10 +27,21 @@ struct Task {
   ncclRedOp_t reduction = ncclSum;
   double factor = 1;  // of a pre-multiplied sum
   int root = 0;
+  Place send_place = {};  // what of the places in windows must be equal on all ranks
+  Place receive_place = {};
 
   bool Matches(const Task& other) const {
     return op == other.op && count == other.count && type == other.type && reduction == other.reduction &&
-           root == other.root;
+           root == other.root && send_place == other.send_place && receive_place == other.receive_place;
+  }
+
+  // Sets the places. All ranks must agree on whether memory is in a window, and on the offset of memory that peers read
+  // or write: what an all-gather receives, what a reduce-scatter sends, and both of an all-reduce.
+  void FindPlaces(const Windows& windows, int rank);
+
+  // True if peers read or write this rank's memory directly.
+  bool is_symmetric() const {
+    return op == Op::kAllGather ? receive_place.is_in_window() : reduction == ncclSum && send_place.is_in_window();
   }
 };
 

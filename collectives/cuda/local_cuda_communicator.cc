@@ -134,7 +134,8 @@ class LocalCudaCommunicator final : public CudaCommunicator {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members) override {
+  absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members,
+                                                          CommunicatorPolicy /*policy*/) override {
     const auto mine = std::find(members.begin(), members.end(), rank_) - members.begin();
     auto part =
         std::make_shared<LocalCudaCommunicator>(place_->Subgroup(members), static_cast<int>(mine), device_, ordinal_);

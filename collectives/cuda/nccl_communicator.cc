@@ -23,6 +23,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/collectives/cuda/cuda_ordinal.h"
+#include "fsdp/collectives/cuda/nccl_windows.h"
 #include "fsdp/cuda/cuda_status.h"
 #include "fsdp/tensor/convert_elements.h"
 
@@ -73,9 +74,10 @@ std::optional<ncclDataType_t> TypeOf(DType dtype) {
   }
 }
 
-ncclConfig_t Config() {
+ncclConfig_t Config(CommunicatorPolicy policy) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
+  if (policy == CommunicatorPolicy::kCopyEngines) UseNoMultiprocessors(config);
   return config;
 }
 
@@ -99,7 +101,7 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Create(Proce
   std::shared_ptr<NcclCommunicator> made(new NcclCommunicator(std::move(device), *ordinal, control.size(), timeout));
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(*ordinal), "cudaSetDevice", *ordinal));
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaMalloc(&made->barrier_, sizeof(int32_t)), "cudaMalloc", *ordinal));
-  ncclConfig_t config = Config();
+  ncclConfig_t config = Config(CommunicatorPolicy::kDefault);
   const int rank = control.rank();
   FSDP_RETURN_IF_ERROR(AllReduceStatus(control, made->Make("ncclCommInitRankConfig", [&] {
     return ncclCommInitRankConfig(&made->comm_, made->size_, id, rank, &config);
@@ -288,7 +290,47 @@ void NcclCommunicator::Free(void* data, int64_t nbytes, void* registration) {
   device_->RecordAllocation(-nbytes);
 }
 
-absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const std::vector<int>& members) {
+absl::Status NcclCommunicator::CheckWindows(CommunicatorPolicy policy) const {
+  FSDP_RETURN_IF_ERROR(CheckNcclHasWindows());
+  return policy == CommunicatorPolicy::kCopyEngines ? CheckNcclHasCopyEngines() : absl::OkStatus();
+}
+
+class NcclCommunicator::Window final : public SymmetricWindow {
+ public:
+  Window(std::shared_ptr<NcclCommunicator> communicator, void* window)
+      : communicator_(std::move(communicator)), window_(window) {}
+
+  ~Window() override {
+    const std::lock_guard<std::mutex> lock(communicator_->mutex_);
+    if (communicator_->comm_ != nullptr) DeregisterNcclWindow(communicator_->comm_, window_);
+    cudaGetLastError();
+  }
+
+ private:
+  const std::shared_ptr<NcclCommunicator> communicator_;
+  void* const window_;
+};
+
+absl::StatusOr<std::unique_ptr<SymmetricWindow>> NcclCommunicator::RegisterWindow(const Buffer& memory) {
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
+  // As Allocate: a buffer of no bytes has one byte of memory.
+  const auto size = static_cast<size_t>(std::max<int64_t>(memory.nbytes(), 1));
+  void* window = nullptr;
+  // As with ncclCommSplit, success may be the result of a call that has not ended.
+  FSDP_RETURN_IF_ERROR(Make("ncclCommWindowRegister", [&] {
+    const ncclResult_t begun = RegisterNcclWindow(comm_, memory.data(), size, &window);
+    return begun == ncclSuccess ? ncclInProgress : begun;
+  }));
+  if (window == nullptr) {
+    return absl::FailedPreconditionError(
+        "symmetric window: NCCL made none: expected GPUs that reach each other's memory by NVLink or PCIe, and "
+        "NCCL_WIN_ENABLE and NCCL_CUMEM_ENABLE not 0");
+  }
+  return std::make_unique<Window>(shared_from_this(), window);
+}
+
+absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const std::vector<int>& members,
+                                                                          CommunicatorPolicy policy) {
   const auto size = static_cast<int>(members.size());
   std::shared_ptr<NcclCommunicator> part(new NcclCommunicator(device_, ordinal_, size, timeout_));
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(ordinal_), "cudaSetDevice", ordinal_));
@@ -297,7 +339,7 @@ absl::StatusOr<std::shared_ptr<CudaCommunicator>> NcclCommunicator::Split(const 
   FSDP_RETURN_IF_ERROR(Make("ncclCommUserRank", [&] { return ncclCommUserRank(comm_, &rank); }));
   // NCCL orders the ranks of a part by key, so the position in `members` is the new rank.
   const auto key = static_cast<int>(std::find(members.begin(), members.end(), rank) - members.begin());
-  ncclConfig_t config = Config();
+  ncclConfig_t config = Config(policy);
   // The lowest member serves as the color: no other part of the split has it.
   const int color = *std::min_element(members.begin(), members.end());
   // Non-blocking, ncclCommSplit returns ncclSuccess (2.28) or ncclInProgress and leaves comm_ null: a thread of NCCL

@@ -51,11 +51,21 @@ class NcclCommunicator final : public CudaCommunicator, public std::enable_share
   // From ncclMemAlloc and registered with this communicator, which may then read and write it without a copy. Rounded
   // up to NCCL's granularity, some MiB: use it for arenas.
   absl::StatusOr<Buffer> Allocate(int64_t nbytes) override;
+  bool RegistersMemory() const override { return true; }
+
+  // Windows need NCCL 2.27, copy engines NCCL 2.28 (loaded, and its nccl.h in the build) and a driver of CUDA 12.5.
+  absl::Status CheckWindows(CommunicatorPolicy policy) const override;
+  // The window keeps the communicator alive, so it is deregistered first; not after an abort, which frees it. Later
+  // collectives find it by address.
+  absl::StatusOr<std::unique_ptr<SymmetricWindow>> RegisterWindow(const Buffer& memory) override;
 
   // The parent stays usable. The part shares the device and the timeout.
-  absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members) override;
+  absl::StatusOr<std::shared_ptr<CudaCommunicator>> Split(const std::vector<int>& members,
+                                                          CommunicatorPolicy policy) override;
 
  private:
+  class Window;
+
   NcclCommunicator(std::shared_ptr<Device> device, int ordinal, int size, absl::Duration timeout)
       : device_(std::move(device)), ordinal_(ordinal), size_(size), timeout_(timeout) {}
 

@@ -32,12 +32,21 @@ enum ncclResult_t {
   ncclInProgress = 7,
 };
 
-// The fake models only the setting `blocking`; 0 makes calls return before the peers have made theirs.
+// The fake models only these settings. `blocking` of 0 makes calls return before the peers have made theirs.
 struct ncclConfig_t {
   int blocking;
+  int CTAPolicy;
 };
 #define NCCL_CONFIG_INITIALIZER \
-  { INT_MIN }
+  { INT_MIN, INT_MIN }
+
+// All-gathers into windows use copy engines.
+#define NCCL_CTA_POLICY_ZERO 0x02
+
+// Memory of all ranks of a communicator that is registered with each other.
+struct ncclWindow_vidmem;
+using ncclWindow_t = ncclWindow_vidmem*;
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
 
 // ncclRedOpCreatePreMulSum creates further values, up to ncclMaxRedOp.
 enum ncclRedOp_t { ncclSum = 0, ncclProd = 1, ncclMax = 2, ncclMin = 3, ncclAvg = 4, ncclMaxRedOp = 0x7fffffff };
@@ -57,6 +66,9 @@ enum ncclDataType_t {
 // The location of the scalar of ncclRedOpCreatePreMulSum, and when it is read.
 enum ncclScalarResidence_t { ncclScalarDevice = 0, ncclScalarHostImmediate = 1 };
 
+// 22809 for 2.28.9.
+ncclResult_t ncclGetVersion(int* version);
+
 // Communicators. Creating and splitting are collective; the other calls concern one rank.
 ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int nranks, ncclUniqueId id, int rank, ncclConfig_t* config);
@@ -75,6 +87,11 @@ ncclResult_t ncclMemAlloc(void** data, size_t nbytes);
 ncclResult_t ncclMemFree(void* data);
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void* data, size_t nbytes, void** handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void* handle);
+
+// Windows. Registering is collective: the call returns ncclSuccess, and `win` is set when the communicator is no longer
+// in progress; null if the GPUs do not reach each other's memory. Deregistering concerns one rank.
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buff, size_t size, ncclWindow_t* win, int winFlags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t win);
 
 // A sum of inputs that are first multiplied by a scalar.
 ncclResult_t ncclRedOpCreatePreMulSum(ncclRedOp_t* op, void* scalar, ncclDataType_t type,
