@@ -122,7 +122,7 @@ TEST_F(CudaGraphTest, ReplaysFollowEachOtherAndWhatTheOtherStreamsHave) {
   graph->Replay();
   graph->Replay();
   // On the other stream, after the replay that writes its input, and before the replay that writes it again.
-  device_->ops().ScaleBy(shared_, input_.Slice({0, 1}), *other_);
+  device_->ops().ScaleBy({shared_}, input_.Slice({0, 1}), *other_);
   ASSERT_OK_AND_ASSIGN(const Tensor scaled, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
   device_->ops().CastDivide(shared_, scaled, 1, *other_);
   graph->Replay();

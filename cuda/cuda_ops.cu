@@ -6,7 +6,8 @@
 //
 // Elementwise kernels (Transform) process packs of 16 bytes if source and destination are aligned together, several of
 // them in flight in a thread, and compute in float32, or float64 if either side is float64, with the host's operations
-// in the host's order, so the bits agree. The squared norm is in squared_norm.cu.
+// in the host's order, so the bits agree. The squared norm is in squared_norm.cu, kernels over many tensors in
+// multi_tensor.cu.
 
 #include <algorithm>
 #include <cmath>
@@ -27,6 +28,7 @@
 #include "fsdp/cuda/cuda_stream.h"
 #include "fsdp/cuda/float_types.h"
 #include "fsdp/cuda/launch.h"
+#include "fsdp/cuda/multi_tensor.h"
 #include "fsdp/cuda/pack.h"
 #include "fsdp/cuda/slice_batch.h"
 #include "fsdp/cuda/squared_norm.h"
@@ -77,14 +79,6 @@ struct Add {
   static constexpr bool kReads = true;
   using C = ComputeType<From, To>;
   __device__ To operator()(From from, To to) const { return Round<To>(Widen<C>(to) + Widen<C>(from)); }
-};
-
-template <typename T>
-struct Scale {
-  static constexpr bool kReads = false;
-  using C = ComputeType<T, T>;
-  const float* factor;
-  __device__ T operator()(T from, T) const { return Round<T>(Widen<C>(from) * Widen<C>(__ldg(factor))); }
 };
 
 template <typename From, typename To, typename F>
@@ -166,21 +160,6 @@ void LaunchIntervals(const Tensor& source, const Tensor& destination, const std:
   launcher.Flush();
 }
 
-// Threads that find a non-finite element all write the same value, so their race has one outcome. x - x is 0 for finite
-// x, and NaN for all others.
-template <int N, typename T>
-__global__ void FindNonFinite(const T* source, PackedRange range, float* found_inf) {
-  using C = ComputeType<T, T>;
-  bool finite = true;
-  ForEachPack<N>(range, [&](auto size, int64_t i) {
-    constexpr int kSize = decltype(size)::kSize;
-    const Pack<T, kSize> pack = LoadPack<kSize>(source + i);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) finite &= Widen<C>(pack.at[k]) - Widen<C>(pack.at[k]) == 0;
-  });
-  if (!finite) *found_inf = 1;
-}
-
 // A single thread does all, in the order of the host: there are few norms. The intrinsics keep the compiler from fusing
 // operations that the host rounds one by one.
 __global__ void FindClipCoefficient(const float* squared_norms, int64_t count, float max_norm, float* result) {
@@ -223,6 +202,12 @@ absl::Status CheckAligned(std::string_view op, std::initializer_list<const Tenso
 template <typename F>
 void WithFloatTypes(const Tensor& source, const Tensor& destination, F f) {
   WithFloatType(source.dtype(), [&](auto from) { WithFloatType(destination.dtype(), [&](auto to) { f(from, to); }); });
+}
+
+std::vector<Buffer> BuffersOf(const std::vector<Tensor>& tensors, const Tensor& scalar) {
+  std::vector<Buffer> buffers = {scalar.buffer()};
+  for (const Tensor& t : tensors) buffers.push_back(t.buffer());
+  return buffers;
 }
 
 class CudaOps final : public TensorOps {
@@ -290,19 +275,19 @@ class CudaOps final : public TensorOps {
     on.Issue({source.buffer(), destination.buffer()}, launch);
   }
 
-  void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const override {
+  void ScaleBy(std::vector<Tensor> tensors, const Tensor& factor, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
-    const auto launch = [t, factor, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      FSDP_RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
-      FSDP_RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
-      FSDP_RETURN_IF_ERROR(CheckAligned("scale_by", {&t, &factor}));
-      WithFloatType(t.dtype(), [&](auto tag) {
-        using T = typename decltype(tag)::Type;
-        LaunchTransform<T, T>(t, t, Scale<T>{factor.data_as<const float>()}, s);
-      });
-      return CudaLaunchStatus("scale_by", device);
-    };
-    on.Issue({t.buffer(), factor.buffer()}, launch);
+    std::vector<Buffer> uses = BuffersOf(tensors, factor);
+    on.Issue(std::move(uses),
+             [tensors = std::move(tensors), factor, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+               FSDP_RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
+               for (const Tensor& t : tensors) {
+                 FSDP_RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
+                 FSDP_RETURN_IF_ERROR(CheckAligned("scale_by", {&t, &factor}));
+               }
+               CudaScaleTensors(tensors, factor, s);
+               return CudaLaunchStatus("scale_by", device);
+             });
   }
 
   void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const override {
@@ -311,9 +296,8 @@ class CudaOps final : public TensorOps {
     // Taken on the caller's thread, because the launch may run on the stream's thread, which must not use the
     // CudaStream.
     const absl::StatusOr<Buffer> partial_sums = on.Workspace(nbytes);
-    std::vector<Buffer> uses = {result.buffer()};
+    std::vector<Buffer> uses = BuffersOf(sources, result);
     if (partial_sums.ok()) uses.push_back(*partial_sums);
-    for (const Tensor& source : sources) uses.push_back(source.buffer());
     on.Issue(
         std::move(uses),
         [sources = std::move(sources), result, partial_sums, device = on.ordinal()](cudaStream_t s) -> absl::Status {
@@ -328,21 +312,32 @@ class CudaOps final : public TensorOps {
         });
   }
 
-  void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {
+  void CheckFinite(std::vector<Tensor> tensors, const Tensor& found_inf, Stream& stream) const override {
     CudaStream& on = CudaStream::Of(stream);
-    on.Issue({t.buffer(), found_inf.buffer()}, [t, found_inf, device = on.ordinal()](cudaStream_t s) -> absl::Status {
-      FSDP_RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
-      FSDP_RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
-      FSDP_RETURN_IF_ERROR(CheckAligned("check_finite", {&t, &found_inf}));
-      if (t.numel() == 0) return absl::OkStatus();
-      WithFloatType(t.dtype(), [&](auto tag) {
-        using T = typename decltype(tag)::Type;
-        constexpr int kPack = kPackBytes / sizeof(T);
-        const PackedRange range = MakePackedRange(kPack, t.numel(), {{t.data(), sizeof(T)}});
-        Launch(FindNonFinite<kPack, T>, Blocks(range.threads(kPack)), kThreads, 0, s, t.data_as<T>(), range,
-               found_inf.data_as<float>());
-      });
-      return CudaLaunchStatus("check_finite", device);
+    std::vector<Buffer> uses = BuffersOf(tensors, found_inf);
+    on.Issue(std::move(uses),
+             [tensors = std::move(tensors), found_inf, device = on.ordinal()](cudaStream_t s) -> absl::Status {
+               FSDP_RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
+               for (const Tensor& t : tensors) {
+                 FSDP_RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
+                 FSDP_RETURN_IF_ERROR(CheckAligned("check_finite", {&t, &found_inf}));
+               }
+               CudaFindNotFinite(tensors, found_inf, s);
+               return CudaLaunchStatus("check_finite", device);
+             });
+  }
+
+  void CopyTensors(std::vector<TensorCopy> copies, Stream& stream) const override {
+    CudaStream& on = CudaStream::Of(stream);
+    std::vector<Buffer> uses;
+    for (const TensorCopy& copy : copies) {
+      uses.push_back(copy.source.buffer());
+      uses.push_back(copy.destination.buffer());
+    }
+    on.Issue(std::move(uses), [copies = std::move(copies), device = on.ordinal()](cudaStream_t s) -> absl::Status {
+      for (const TensorCopy& copy : copies) FSDP_RETURN_IF_ERROR(CheckCopy(copy.source, copy.destination));
+      CudaCopyTensors(copies, s);
+      return CudaLaunchStatus("copy_tensors", device);
     });
   }
 

@@ -9,6 +9,8 @@
 #include <cstring>
 #include <limits>
 #include <random>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
@@ -172,7 +174,7 @@ TEST_F(CudaOpsTest, ScaleByEqualsTheHosts) {
       for (const Side* side : {&host_, &cuda_}) {
         const Tensor t = Make(*side, dtype, Random(numel, 5), 1);
         const Tensor factor = Make(*side, DType::kFloat32, {0.3});
-        side->ops().ScaleBy(t, factor, *side->stream);
+        side->ops().ScaleBy({t}, factor, *side->stream);
         got[side == &cuda_] = Read(*side, t);
       }
       ExpectSame(got[1], got[0], Name(dtype, dtype, numel));
@@ -185,7 +187,7 @@ TEST_F(CudaOpsTest, ScaleByReadsItsFactorInStreamOrder) {
   const Tensor two = Make(cuda_, DType::kFloat32, {2});
   const Tensor factor = Make(cuda_, DType::kFloat32, {kNan});
   cuda_.ops().CastDivide(two, factor, 1, *cuda_.stream);
-  cuda_.ops().ScaleBy(t, factor, *cuda_.stream);
+  cuda_.ops().ScaleBy({t}, factor, *cuda_.stream);
   EXPECT_THAT(Read(cuda_, t), testing::ElementsAre(6));
 }
 
@@ -289,11 +291,62 @@ TEST_F(CudaOpsTest, CheckFiniteFindsOneBadElementAnywhere) {
         std::vector<double> values(numel, -3e4);
         if (at >= 0) values[at] = at % 2 == 0 ? INFINITY : kNan;
         const Tensor found = Make(cuda_, DType::kFloat32, {0});
-        cuda_.ops().CheckFinite(Make(cuda_, dtype, values, 1), found, *cuda_.stream);
+        cuda_.ops().CheckFinite({Make(cuda_, dtype, values, 1)}, found, *cuda_.stream);
         EXPECT_THAT(Read(cuda_, found), testing::ElementsAre(at >= 0 ? 1 : 0)) << Name(dtype, dtype, numel) << at;
       }
     }
   }
+}
+
+// More tensors than one launch takes, of all dtypes, of lengths that divide nothing and at odd addresses.
+TEST_F(CudaOpsTest, ScaleByAndCheckFiniteOfManyTensorsEqualTheHosts) {
+  std::vector<Tensor> tensors[2];
+  for (const Side* side : {&host_, &cuda_}) {
+    const Tensor factor = Make(*side, DType::kFloat32, {0.3});
+    std::vector<Tensor>& own = tensors[side == &cuda_];
+    for (int i = 0; i < 300; ++i) {
+      own.push_back(Make(*side, kFloats[i % 4], Random(i == 150 ? 9001 : (i * 37) % 91, i), i % 7));
+    }
+    side->ops().ScaleBy(own, factor, *side->stream);
+  }
+  for (size_t i = 0; i < tensors[0].size(); ++i) {
+    ExpectSame(Read(cuda_, tensors[1][i]), Read(host_, tensors[0][i]), "tensor " + std::to_string(i));
+  }
+  std::vector<Tensor> finite;
+  for (int i = 0; i < 300; ++i) finite.push_back(Make(cuda_, kFloats[i % 4], std::vector<double>(i % 20, 1), i % 3));
+  const Tensor found = Make(cuda_, DType::kFloat32, {0});
+  cuda_.ops().CheckFinite(finite, found, *cuda_.stream);
+  EXPECT_THAT(Read(cuda_, found), testing::ElementsAre(0));
+  finite[299] = Make(cuda_, DType::kFloat16, {1, 2, INFINITY}, 1);
+  cuda_.ops().CheckFinite(finite, found, *cuda_.stream);
+  EXPECT_THAT(Read(cuda_, found), testing::ElementsAre(1));
+}
+
+TEST_F(CudaOpsTest, CopyTensorsCopiesEveryByteOfManyTensorsAndNoOthers) {
+  constexpr int64_t kLength = 200000;
+  for (const DType dtype : {DType::kUInt8, DType::kBFloat16, DType::kFloat32, DType::kFloat64}) {
+    std::vector<double> values(kLength), want(kLength, 99);
+    for (int64_t i = 0; i < kLength; ++i) values[i] = static_cast<double>(i % 97);
+    const Tensor source = Make(cuda_, dtype, values), destination = Make(cuda_, dtype, want);
+    std::vector<TensorCopy> copies;
+    int64_t from = 1, to = 2;
+    for (int i = 0; i < 300; ++i) {
+      const int64_t numel = i == 77 ? 50011 : (i * 37) % 91;
+      copies.push_back({source.Slice({from, from + numel}), destination.Slice({to, to + numel})});
+      for (int64_t k = 0; k < numel; ++k) want[to + k] = values[from + k];
+      from += numel + i % 3;
+      to += numel + i % 5;
+    }
+    cuda_.ops().CopyTensors(std::move(copies), *cuda_.stream);
+    ExpectSame(Read(cuda_, destination), want, std::string(DTypeName(dtype)));
+  }
+}
+
+TEST_F(CudaOpsTest, ACopyBetweenDifferentSizesFailsTheStream) {
+  const Tensor three = Make(cuda_, DType::kFloat32, {1, 2, 3}), two = Make(cuda_, DType::kFloat32, {1, 2});
+  cuda_.ops().CopyTensors({{three, two}}, *cuda_.stream);
+  EXPECT_THAT(cuda_.stream->Synchronize(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                    HasSubstr("copy_tensors: source has 12 bytes, destination has 8")));
 }
 
 TEST_F(CudaOpsTest, ClipCoefficientEqualsTheHosts) {

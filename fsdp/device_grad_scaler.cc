@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstring>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
@@ -94,9 +95,9 @@ absl::Status DeviceGradScaler::BeginStep() {
 }
 
 void DeviceGradScaler::Unscale() {
-  for (const LocatedGradient& gradient : GradientsOf(model_.parameters())) {
-    gradient.device->ops().ScaleBy(gradient.grad, inverse_, model_.stream());
-  }
+  std::vector<Tensor> grads;
+  for (LocatedGradient& gradient : GradientsOf(model_.parameters())) grads.push_back(std::move(gradient.grad));
+  model_.device().ops().ScaleBy(std::move(grads), inverse_, model_.stream());
 }
 
 void DeviceGradScaler::Update(const Tensor& found_inf) {

@@ -125,7 +125,7 @@ class Rig {
                         logits, batch_.targets, DeviceScale{.scale = device_scaler_->scale(), .divisor = 3}, tape)
                   : CrossEntropyLoss().ForwardBackward(logits, batch_.targets, scaler_->scale() / 3, tape));
     FSDP_RETURN_IF_ERROR(model_->Backward(made.grad_logits, tape).status());
-    device().ops().ScaleBy(model_->parameters()[0]->grad, poison_, stream);
+    device().ops().ScaleBy({model_->parameters()[0]->grad}, poison_, stream);
     return absl::OkStatus();
   }
 

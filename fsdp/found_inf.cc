@@ -14,7 +14,7 @@ absl::StatusOr<std::unique_ptr<FoundInf>> FoundInf::Create(ProcessGroup& group) 
 
 void FoundInf::Begin(Stream& stream) { stream.device().ops().Zero(flag_, stream); }
 
-void FoundInf::Check(const Tensor& t, Stream& stream) { stream.device().ops().CheckFinite(t, flag_, stream); }
+void FoundInf::Check(const Tensor& t, Stream& stream) { stream.device().ops().CheckFinite({t}, flag_, stream); }
 
 // The norm covers all ranks' gradients, but a loss may be infinite although its gradient is finite.
 void FoundInf::CheckOnAllRanks(const Tensor& t, Stream& stream) {

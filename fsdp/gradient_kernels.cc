@@ -20,6 +20,7 @@ class Places {
     std::unique_ptr<Stream> own;  // null at the caller's place
     Stream* stream = nullptr;
     Tensor scalar;  // one float32 on the device
+    std::vector<Tensor> gradients;
   };
 
   explicit Places(Stream& stream) : caller_(stream) {}
@@ -36,6 +37,15 @@ class Places {
     place.stream = place.own != nullptr ? place.own.get() : &caller_;
     device.ops().Zero(place.scalar, *place.stream);
     return &place;
+  }
+
+  // Adds each gradient to the place on its device.
+  absl::Status Add(absl::Span<const LocatedGradient> gradients) {
+    for (const LocatedGradient& gradient : gradients) {
+      FSDP_ASSIGN_OR_RETURN(Place * place, On(*gradient.device));
+      place->gradients.push_back(gradient.grad);
+    }
+    return absl::OkStatus();
   }
 
   const std::map<Device*, Place>& all() const { return places_; }
@@ -65,17 +75,11 @@ absl::Status ScaleGradients(absl::Span<const LocatedGradient> gradients, float f
   FSDP_ASSIGN_OR_RETURN(const Buffer host_factor, stream.device().AllocatePinned(sizeof(factor)));
   *reinterpret_cast<float*>(host_factor.data()) = factor;
   Places places(stream);
-  // All places first, so that each has the factor before its first kernel.
-  for (const LocatedGradient& gradient : gradients) {
-    FSDP_RETURN_IF_ERROR(places.On(*gradient.device).status());
-  }
+  FSDP_RETURN_IF_ERROR(places.Add(gradients));
   for (const auto& [device, place] : places.all()) {
     // A host device's stream copies from pinned memory as well.
     place.stream->CopyAsync(place.scalar.data(), host_factor.data(), sizeof(factor));
-  }
-  for (const LocatedGradient& gradient : gradients) {
-    FSDP_ASSIGN_OR_RETURN(const Places::Place* place, places.On(*gradient.device));
-    gradient.device->ops().ScaleBy(gradient.grad, place->scalar, *place->stream);
+    device->ops().ScaleBy(place.gradients, place.scalar, *place.stream);
   }
   return places.Synchronize();  // host_factor and the gradients may go
 }
@@ -85,9 +89,9 @@ absl::StatusOr<Tensor> FindNotFinite(absl::Span<const LocatedGradient> gradients
   Places places(stream);
   FSDP_ASSIGN_OR_RETURN(const Places::Place* found, places.On(here));
   const Tensor result = found->scalar;
-  for (const LocatedGradient& gradient : gradients) {
-    FSDP_ASSIGN_OR_RETURN(const Places::Place* place, places.On(*gradient.device));
-    gradient.device->ops().CheckFinite(gradient.grad, place->scalar, *place->stream);
+  FSDP_RETURN_IF_ERROR(places.Add(gradients));
+  for (const auto& [device, place] : places.all()) {
+    device->ops().CheckFinite(place.gradients, place.scalar, *place.stream);
   }
   // Only this stream was used, so its order is enough: no wait.
   if (places.all().size() == 1) return result;

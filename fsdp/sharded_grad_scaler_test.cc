@@ -165,18 +165,21 @@ class CountingDevice final : public Device, private TensorOps {
   void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const override {
     inner().Accumulate(source, destination, stream);
   }
-  void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const override {
+  void ScaleBy(std::vector<Tensor> tensors, const Tensor& factor, Stream& stream) const override {
     EXPECT_EQ(&stream.device(), host_.get()) << "a stream of another device";
     ++scaled_;
-    inner().ScaleBy(t, factor, stream);
+    inner().ScaleBy(std::move(tensors), factor, stream);
   }
   void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const override {
     inner().AccumulateSquaredNorm(std::move(sources), result, stream);
   }
-  void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {
+  void CheckFinite(std::vector<Tensor> tensors, const Tensor& found_inf, Stream& stream) const override {
     EXPECT_EQ(&stream.device(), host_.get()) << "a stream of another device";
     ++checked_;
-    inner().CheckFinite(t, found_inf, stream);
+    inner().CheckFinite(std::move(tensors), found_inf, stream);
+  }
+  void CopyTensors(std::vector<TensorCopy> copies, Stream& stream) const override {
+    inner().CopyTensors(std::move(copies), stream);
   }
   void ClipCoefficient(const Tensor& squared_norms, float max_norm, const Tensor& result,
                        Stream& stream) const override {

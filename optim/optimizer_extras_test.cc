@@ -84,7 +84,7 @@ TEST_F(OptimizerExtrasTest, AFactorHasTheBitsOfScalingBefore) {
         with->set_grad_factor(Factor(factor));
         ASSERT_OK(with->Step(*stream_));
         EXPECT_FALSE(with->has_grad_factor()) << "used once";
-        device_->ops().ScaleBy(scaled->grad, Factor(factor), *stream_);
+        device_->ops().ScaleBy({scaled->grad}, Factor(factor), *stream_);
         ASSERT_OK(without->Step(*stream_));
         ASSERT_OK(stream_->Synchronize());
         SetGrad(*scaled, Random(5003, 2));
@@ -108,7 +108,7 @@ TEST_F(OptimizerExtrasTest, AFactorThatIsNotFiniteOr0IsAFactor) {
       const std::unique_ptr<Optimizer> with = make(folded.get()), without = make(scaled.get());
       with->set_grad_factor(Factor(factor));
       ASSERT_OK(with->Step(*stream_));
-      device_->ops().ScaleBy(scaled->grad, Factor(factor), *stream_);
+      device_->ops().ScaleBy({scaled->grad}, Factor(factor), *stream_);
       ASSERT_OK(without->Step(*stream_));
       ASSERT_OK(stream_->Synchronize());
       EXPECT_EQ(values_of(folded->data), values_of(scaled->data)) << factor;

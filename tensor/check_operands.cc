@@ -79,6 +79,14 @@ absl::Status CheckIntervals(std::string_view op, const Tensor& source, const Ten
   return absl::OkStatus();
 }
 
+absl::Status CheckCopy(const Tensor& source, const Tensor& destination) {
+  FSDP_RETURN_IF_ERROR(CheckDefined("copy_tensors", "source", source));
+  FSDP_RETURN_IF_ERROR(CheckDefined("copy_tensors", "destination", destination));
+  if (source.nbytes() == destination.nbytes()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("copy_tensors: source has ", source.nbytes(), " bytes, destination has ", destination.nbytes()));
+}
+
 absl::Status CheckClipOperands(const Tensor& squared_norms, const Tensor& result) {
   FSDP_RETURN_IF_ERROR(CheckFloat32("clip_coefficient", "squared_norms", squared_norms, -1));
   return CheckFloat32("clip_coefficient", "result", result, 2);

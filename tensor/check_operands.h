@@ -31,6 +31,9 @@ absl::Status CheckPair(std::string_view op, const Tensor& source, const Tensor& 
 absl::Status CheckIntervals(std::string_view op, const Tensor& source, const Tensor& destination,
                             const std::vector<IntervalCopy>& intervals);
 
+// The operands of a copy of TensorOps::CopyTensors: of equal nbytes.
+absl::Status CheckCopy(const Tensor& source, const Tensor& destination);
+
 // The operands of TensorOps::ClipCoefficient: `squared_norms` float32, `result` two float32.
 absl::Status CheckClipOperands(const Tensor& squared_norms, const Tensor& result);
 

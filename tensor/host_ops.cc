@@ -96,11 +96,11 @@ class HostOps final : public TensorOps {
     });
   }
 
-  void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const override {
-    stream.Run([t, factor]() -> absl::Status {
-      FSDP_RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
+  void ScaleBy(std::vector<Tensor> tensors, const Tensor& factor, Stream& stream) const override {
+    stream.Run([tensors = std::move(tensors), factor]() -> absl::Status {
       FSDP_RETURN_IF_ERROR(CheckScalar("scale_by", "factor", factor));
-      ScaleFloats(Write(t), t.numel(), ReadScalar(factor));
+      for (const Tensor& t : tensors) FSDP_RETURN_IF_ERROR(CheckFloats("scale_by", "tensor", t));
+      for (const Tensor& t : tensors) ScaleFloats(Write(t), t.numel(), ReadScalar(factor));
       return absl::OkStatus();
     });
   }
@@ -119,13 +119,25 @@ class HostOps final : public TensorOps {
     });
   }
 
-  void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const override {
-    stream.Run([t, found_inf]() -> absl::Status {
-      FSDP_RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
+  void CheckFinite(std::vector<Tensor> tensors, const Tensor& found_inf, Stream& stream) const override {
+    stream.Run([tensors = std::move(tensors), found_inf]() -> absl::Status {
       FSDP_RETURN_IF_ERROR(CheckScalar("check_finite", "found_inf", found_inf));
       const float one = 1;
-      // Never writes 0: found_inf collects the result of many tensors.
-      if (!AllFinite(Read(t), t.numel())) std::memcpy(found_inf.data(), &one, sizeof(one));
+      for (const Tensor& t : tensors) {
+        FSDP_RETURN_IF_ERROR(CheckFloats("check_finite", "tensor", t));
+        // Never writes 0: found_inf collects the results of several calls.
+        if (!AllFinite(Read(t), t.numel())) std::memcpy(found_inf.data(), &one, sizeof(one));
+      }
+      return absl::OkStatus();
+    });
+  }
+
+  void CopyTensors(std::vector<TensorCopy> copies, Stream& stream) const override {
+    stream.Run([copies = std::move(copies)]() -> absl::Status {
+      for (const TensorCopy& copy : copies) FSDP_RETURN_IF_ERROR(CheckCopy(copy.source, copy.destination));
+      for (const TensorCopy& copy : copies) {
+        if (copy.source.nbytes() > 0) std::memcpy(copy.destination.data(), copy.source.data(), copy.source.nbytes());
+      }
       return absl::OkStatus();
     });
   }

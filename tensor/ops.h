@@ -16,6 +16,10 @@
 
 namespace fsdp {
 
+struct TensorCopy {
+  Tensor source, destination;
+};
+
 class TensorOps {
  public:
   virtual ~TensorOps() = default;
@@ -37,15 +41,21 @@ class TensorOps {
   // destination[i] += source[i], float dtypes, the sum in float32 (float64 if either side is), rounded once.
   virtual void Accumulate(const Tensor& source, const Tensor& destination, Stream& stream) const = 0;
 
-  // t[i] = convert(t[i] * *factor), `factor` a float32 tensor of one element, read in stream order.
-  virtual void ScaleBy(const Tensor& t, const Tensor& factor, Stream& stream) const = 0;
+  // t[i] = convert(t[i] * *factor) for each of `tensors`, of float dtypes; `factor` is a float32 tensor of one element,
+  // read in stream order. Few launches on a GPU, however many tensors there are.
+  virtual void ScaleBy(std::vector<Tensor> tensors, const Tensor& factor, Stream& stream) const = 0;
 
   // *result (float32, one element) += sum of source[i]^2 over all sources: few launches on a GPU, however many there
   // are. Summed in float64 in a fixed order, so the result is the same in every run; NaN and infinity come through.
   virtual void AccumulateSquaredNorm(std::vector<Tensor> sources, const Tensor& result, Stream& stream) const = 0;
 
-  // *found_inf (float32, one element) becomes 1 if an element of `t` is infinite or NaN, and else does not change.
-  virtual void CheckFinite(const Tensor& t, const Tensor& found_inf, Stream& stream) const = 0;
+  // *found_inf (float32, one element) becomes 1 if an element of one of `tensors`, of float dtypes, is infinite or NaN,
+  // and else does not change. Few launches on a GPU.
+  virtual void CheckFinite(std::vector<Tensor> tensors, const Tensor& found_inf, Stream& stream) const = 0;
+
+  // Copies the bytes of each source to its destination, of any dtypes and equal nbytes; no two of them may overlap. Few
+  // launches on a GPU, however many copies there are: cheaper than Stream::CopyAsync for many small tensors.
+  virtual void CopyTensors(std::vector<TensorCopy> copies, Stream& stream) const = 0;
 
   // With n the root of the sum, in order, of `squared_norms` (float32): result[0] = n; result[1] = ClipFactor(n,
   // max_norm). All in float32. So a norm becomes a factor without the host.

@@ -149,7 +149,7 @@ TEST_F(OpsTest, ScaleByReadsTheFactorInStreamOrder) {
       const Tensor two = Make(DType::kFloat32, {2});
       const Tensor t = Make(dtype, {1, -3, 0.5});
       ops().Accumulate(two, factor, *stream_);
-      ops().ScaleBy(t, factor, *stream_);
+      ops().ScaleBy({t}, factor, *stream_);
       EXPECT_THAT(Read(t), ElementsAre(2, -6, 1));
     }
   });
@@ -227,14 +227,14 @@ TEST_F(OpsTest, CheckFiniteFindsOneBadElementAnywhere) {
     for (const DType dtype : kFloats) {
       for (const int64_t numel : kLengths) {
         const Tensor found = Make(DType::kFloat32, {0});
-        ops().CheckFinite(Make(dtype, std::vector<double>(numel, 3e4), 1), found, *stream_);
+        ops().CheckFinite({Make(dtype, std::vector<double>(numel, 3e4), 1)}, found, *stream_);
         EXPECT_THAT(Read(found), ElementsAre(0)) << numel;
         for (const int64_t at : {int64_t{0}, numel / 2, numel - 1}) {
           if (numel == 0) continue;
           std::vector<double> values(numel, -1);
           values[at] = at % 2 == 0 ? INFINITY : NAN;
           const Tensor bad = Make(DType::kFloat32, {0});
-          ops().CheckFinite(Make(dtype, values, 1), bad, *stream_);
+          ops().CheckFinite({Make(dtype, values, 1)}, bad, *stream_);
           EXPECT_THAT(Read(bad), ElementsAre(1)) << numel << " at " << at;
         }
       }
@@ -244,7 +244,37 @@ TEST_F(OpsTest, CheckFiniteFindsOneBadElementAnywhere) {
 
 TEST_F(OpsTest, CheckFiniteLeavesWhatWasFound) {
   const Tensor found = Make(DType::kFloat32, {1});
-  ops().CheckFinite(Make(DType::kFloat32, {2}), found, *stream_);
+  ops().CheckFinite({Make(DType::kFloat32, {2})}, found, *stream_);
+  EXPECT_THAT(Read(found), ElementsAre(1));
+}
+
+TEST_F(OpsTest, CopyTensorsCopiesTensorsOfAnyDType) {
+  const Tensor floats = Make(DType::kBFloat16, {1, 2, 3}, 1), numbers = Make(DType::kInt64, {7, 8});
+  const Tensor first = Make(DType::kBFloat16, {0, 0, 0}), second = Make(DType::kInt64, {0, 0}, 1);
+  const Tensor none = Make(DType::kFloat32, {});
+  ops().CopyTensors({{floats, first}, {none, none}, {numbers, second}}, *stream_);
+  EXPECT_THAT(Read(first), ElementsAre(1, 2, 3));
+  EXPECT_THAT(Read(second), ElementsAre(7, 8));
+}
+
+TEST_F(OpsTest, ACopyBetweenDifferentSizesFailsTheStreamAndCopiesNothing) {
+  const Tensor from = Make(DType::kFloat32, {1, 2}), to = Make(DType::kFloat32, {0, 0});
+  const Tensor shorter = Make(DType::kFloat32, {0});
+  ops().CopyTensors({{from, to}, {from, shorter}}, *stream_);
+  EXPECT_THAT(stream_->Synchronize(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               "stream \"ops\": copy_tensors: source has 8 bytes, destination has 4"));
+  EXPECT_EQ(*to.data_as<float>(), 0);
+}
+
+TEST_F(OpsTest, ScaleByAndCheckFiniteTakeSeveralTensorsOfSeveralDTypes) {
+  const Tensor a = Make(DType::kFloat32, {1, 2}), b = Make(DType::kBFloat16, {3});
+  ops().ScaleBy({a, b}, Make(DType::kFloat32, {2}), *stream_);
+  EXPECT_THAT(Read(a), ElementsAre(2, 4));
+  EXPECT_THAT(Read(b), ElementsAre(6));
+  const Tensor found = Make(DType::kFloat32, {0});
+  ops().CheckFinite({a, b}, found, *stream_);
+  EXPECT_THAT(Read(found), ElementsAre(0));
+  ops().CheckFinite({a, Make(DType::kFloat16, {NAN}), b}, found, *stream_);
   EXPECT_THAT(Read(found), ElementsAre(1));
 }
 
@@ -292,7 +322,7 @@ TEST_F(OpsTest, UndefinedTensorsFailTheStream) {
 }
 
 TEST_F(OpsTest, AFactorOfTwoElementsFailsTheStream) {
-  ops().ScaleBy(Make(DType::kFloat32, {1}), Make(DType::kFloat32, {1, 2}), *stream_);
+  ops().ScaleBy({Make(DType::kFloat32, {1})}, Make(DType::kFloat32, {1, 2}), *stream_);
   EXPECT_THAT(stream_->Synchronize(),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "stream \"ops\": scale_by: factor is float32 [2], not one float32 element"));

@@ -39,6 +39,7 @@ constexpr size_t kMaxShared = 227 << 10;
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 std::array<std::atomic<cudaError_t>, kEmulatedDevices> device_errors = {};
+std::atomic<int64_t> launches = 0, copies = 0;
 
 std::mutex kernels_mutex;
 std::map<const void*, size_t> kernel_shared_bytes;  // guarded by kernels_mutex; by cudaFuncSetAttribute
@@ -72,6 +73,7 @@ cudaError_t EmulateKernel(cudaStream_t stream, const void* kernel, const KernelS
     return Answer(cudaErrorInvalidConfiguration);
   }
   if (const cudaError_t error = Answer(cudaSuccess); error != cudaSuccess) return error;
+  ++launches;
   stream->Push([shape, thread = std::move(thread), device = stream->device()] {
     // A kernel that was already on the stream when the device failed does not run, as on a GPU.
     if (EmulatedDeviceError(device) != cudaSuccess) return;
@@ -79,6 +81,9 @@ cudaError_t EmulateKernel(cudaStream_t stream, const void* kernel, const KernelS
   });
   return cudaSuccess;
 }
+
+int64_t EmulatedLaunches() { return launches; }
+int64_t EmulatedCopies() { return copies; }
 
 void ResetEmulatedDevices() {
   for (auto& error : device_errors) error = cudaSuccess;
@@ -331,6 +336,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t nbytes, cudaMemcp
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (!memory.IsValid(to, nbytes) || !memory.IsValid(from, nbytes)) return Answer(cudaErrorInvalidValue);
   if (!HasDirection(to, from, kind)) return Answer(cudaErrorInvalidMemcpyDirection);
+  ++fsdp::copies;
   stream->Push(
       [to = memory.KernelView(to), from = memory.KernelView(from), nbytes] { std::memmove(to, from, nbytes); });
   return Answer(cudaSuccess);

@@ -28,6 +28,11 @@ cudaError_t RefuseToCapture(CUstream_st& stream, cudaError_t error);
 // them several times more slowly.
 int64_t EmulatedMisalignedProducts();
 
+// The number of calls so far that launched a kernel, and of calls of cudaMemcpyAsync, by which tests count what a GPU
+// pays for each call. A capture counts, its replays do not.
+int64_t EmulatedLaunches();
+int64_t EmulatedCopies();
+
 // Clears the errors that ended the use of devices.
 void ResetEmulatedDevices();
 

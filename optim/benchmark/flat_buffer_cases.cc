@@ -87,7 +87,7 @@ absl::Status MeasureFlatBuffers(KernelRunner& runner, const DeviceKernels& kerne
     };
   };
   const auto norm = [&](const Tensor& values) { ops.AccumulateSquaredNorm({values}, one, stream); };
-  const auto check = [&](const Tensor& values) { ops.CheckFinite(values, one, stream); };
+  const auto check = [&](const Tensor& values) { ops.CheckFinite({values}, one, stream); };
   FSDP_RETURN_IF_ERROR(runner.Measure({"squared norm", text, dtype, nbytes}, in_place(norm)));
   FSDP_RETURN_IF_ERROR(runner.Measure({"check finite", text, dtype, nbytes}, in_place(check)));
   return MeasureAdamW(runner, *kernels.updates, numel, dtype);
