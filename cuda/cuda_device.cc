@@ -17,6 +17,7 @@
 #include "fsdp/cuda/cuda_memory.h"
 #include "fsdp/cuda/cuda_ops.h"
 #include "fsdp/cuda/cuda_status.h"
+#include "fsdp/cuda/cuda_replay_gate.h"
 #include "fsdp/cuda/cuda_stream.h"
 #include "fsdp/tensor/stream_priority.h"
 #include "fsdp/tensor/work_graph.h"
@@ -46,6 +47,7 @@ class CudaDevice final : public Device,
                                                      const std::function<absl::Status()>& work) override {
     return CudaGraph::Capture(*memory_, CudaStream::Of(stream), work);
   }
+  absl::StatusOr<std::unique_ptr<ReplayGate>> CreateGate() override { return CudaReplayGate::Create(*this, ordinal_); }
   const TensorOps& ops() const override { return CudaTensorOps(); }
   int64_t allocated_bytes() const override { return memory_->allocated_bytes(); }
   int64_t peak_allocated_bytes() const override { return memory_->peak_allocated_bytes(); }

@@ -3,7 +3,8 @@
 // CudaEvent: the CUDA device's state behind an Event. A CUDA event is not enough, because a stream may have to defer
 // recording it until earlier host work on the stream has run (cuda_stream.h). So the event is first *recorded*, on the
 // host, with the stream's error so far, and then *reached*, on the GPU. An event that was recorded in a capture is
-// reached when the last replay of the graph is. Thread-safe.
+// reached when the last replay of the graph is, or, if it is for the host, when that replay gets to its place.
+// Thread-safe.
 #ifndef FSDP_CUDA_CUDA_EVENT_H_
 #define FSDP_CUDA_CUDA_EVENT_H_
 
@@ -11,6 +12,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,7 +43,11 @@ class CudaEvent final : public Event::State {
   void RecordOn(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures,
                 std::shared_ptr<CudaRecording> recording);
 
-  // Whether RecordOn was called; never blocks.
+  // As RecordOn in a capture, which becomes part of `recording`: an event for the host (GraphStream::RecordForHost).
+  void RecordInGraph(CUstream_st* stream, const absl::Status& so_far, const AsyncFailures& failures,
+                     std::shared_ptr<CudaRecording> recording);
+
+  // Whether RecordOn or RecordInGraph was called; never blocks.
   bool recorded() const { return recorded_.load(std::memory_order_acquire); }
 
   // Makes `stream` wait for this event; blocks the calling thread until it is recorded. Returns the error of the stream
@@ -51,22 +57,37 @@ class CudaEvent final : public Event::State {
   // The failures that the work before the event may still have. Valid after the event was recorded.
   const AsyncFailures& failures() const { return failures_; }
 
+  // Blocks the calling thread until the event was recorded, and not until it is reached; returns the error of the
+  // stream up to it.
+  absl::Status AwaitRecord();
+
+  // True if RecordInGraph was called. Valid after the event was recorded.
+  bool is_for_host() const { return is_for_host_; }
+
   // Null unless it was recorded in a capture. Valid after the event was recorded.
   const std::shared_ptr<CudaRecording>& recording() const { return recording_; }
 
  private:
-  CudaEvent(int device, CUevent_st* event) : device_(device), event_(event) {}
+  CudaEvent(int device, std::shared_ptr<CUevent_st> event) : device_(device), event_(std::move(event)) {}
 
-  // Blocks the calling thread until RecordOn was called.
+  // Publishes the fields that a record sets.
+  void SetRecorded(const absl::Status& status, const AsyncFailures& failures, std::shared_ptr<CudaRecording> recording);
+
+  // Blocks the calling thread until the event was recorded.
   void AwaitRecorded();
 
+  // Of an event for the host: the event after the last replay of its graph, null before the first replay.
+  std::shared_ptr<CudaEvent> LastReplay() const;
+  absl::Status AwaitPlaceInReplay();
+
   const int device_;
-  CUevent_st* const event_;
+  const std::shared_ptr<CUevent_st> event_;  // shared with the recording, whose graph records it
 
   std::atomic<bool> recorded_{false};
   absl::Status status_;                       // written before `recorded_` is set, only read after it
   AsyncFailures failures_;                    // likewise
   std::shared_ptr<CudaRecording> recording_;  // likewise
+  bool is_for_host_ = false;                  // likewise
   std::mutex mutex_;                          // orders setting the flag against going to sleep
   std::condition_variable raised_;
 };

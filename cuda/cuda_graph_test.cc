@@ -3,14 +3,19 @@
 // Work that is captured and replayed, compared with the same work put on the streams each time.
 #include "fsdp/cuda/cuda_graph.h"
 
+#include <chrono>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/cuda/cuda_device.h"
+#include "fsdp/cuda/stream_hold_testutil.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/stream_priority.h"
@@ -73,6 +78,17 @@ class CudaGraphTest : public testing::Test {
 
   absl::StatusOr<std::unique_ptr<WorkGraph>> Capture() {
     return CaptureWork(*compute_, [this] { return Work(); });
+  }
+
+  // Captures output = input, then, behind `gate`, total += output; `before` is the event for the host in between.
+  absl::StatusOr<std::unique_ptr<WorkGraph>> CaptureGated(ReplayGate& gate, Event& before) {
+    return CaptureWork(*compute_, [&] {
+      device_->ops().CastDivide(input_, output_, 1, *compute_);
+      before = RecordForHost(*compute_);
+      gate.Pass(*compute_);
+      device_->ops().Accumulate(output_, total_, *compute_);
+      return absl::OkStatus();
+    });
   }
 
   // Expects that `work` is refused with `message`, and that the streams work as before.
@@ -195,6 +211,117 @@ TEST_F(CudaGraphTest, AnEventOfACaptureIsThatOfTheLastReplay) {
   }
 }
 
+TEST_F(CudaGraphTest, AnEventForTheHostIsReachedBeforeTheWorkThatWasCapturedLater) {
+  ASSERT_OK_AND_ASSIGN(const Buffer copied, device_->AllocatePinned(input_.nbytes()));
+  StreamHold hold;
+  Event event;
+  ASSERT_OK_AND_ASSIGN(const auto graph, CaptureWork(*compute_, [&] {
+                         compute_->CopyAsync(copied.data(), input_.data(), input_.nbytes());
+                         event = RecordForHost(*compute_);
+                         EXPECT_FALSE(event.Query());
+                         hold.Stop(*compute_);
+                         device_->ops().Accumulate(input_, total_, *compute_);
+                         return absl::OkStatus();
+                       }));
+  EXPECT_TRUE(event.Query());
+  for (const float value : {3.0f, 4.0f}) {
+    Upload(value);
+    graph->Replay();
+    const Event end = compute_->Record();
+    ASSERT_OK(event.Synchronize());
+    EXPECT_EQ(reinterpret_cast<const float*>(copied.data())[0], value);
+    EXPECT_TRUE(event.Query());
+    EXPECT_FALSE(end.Query());
+    hold.Release();
+    ASSERT_OK(end.Synchronize());
+  }
+  EXPECT_EQ(Read(total_)[0], 7);
+  compute_->Run([] { return absl::DataLossError("failed before"); });
+  graph->Replay();
+  EXPECT_THAT(event.Synchronize(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("failed before")));
+}
+
+TEST_F(CudaGraphTest, AGateHoldsTheWorkBehindItUntilItsEventIsReachedAndNotTheWorkBeforeIt) {
+  ASSERT_OK_AND_ASSIGN(const auto gate, CreateReplayGate(*device_));
+  ASSERT_OK_AND_ASSIGN(const Buffer copied, device_->AllocatePinned(total_.nbytes()));
+  Event before;
+  ASSERT_OK_AND_ASSIGN(const auto graph, CaptureGated(*gate, before));
+  Upload(1);
+  graph->Replay();
+  EXPECT_EQ(Read(total_)[0], 1) << "a gate that was never closed is open";
+  StreamHold hold;
+  for (const float value : {2.0f, 3.0f}) {
+    const float total = Read(total_)[0];
+    Upload(value);
+    hold.Stop(*other_);
+    other_->CopyAsync(copied.data(), total_.data(), total_.nbytes());
+    gate->CloseUntil(other_->Record());
+    graph->Replay();
+    const Event end = compute_->Record();
+    ASSERT_OK(before.Synchronize());
+    absl::SleepFor(absl::Milliseconds(20));
+    EXPECT_FALSE(end.Query());
+    hold.Release();
+    ASSERT_OK(end.Synchronize());
+    EXPECT_EQ(reinterpret_cast<const float*>(copied.data())[0], total);
+  }
+  graph->Replay();
+  EXPECT_EQ(Read(total_)[0], 9) << "its event is reached, so it is open";
+}
+
+// Which the gate's stream can only wait for later: Replay does not block, and nothing passes.
+TEST_F(CudaGraphTest, AGateIsClosedByAnEventThatIsBehindHostWork) {
+  ASSERT_OK_AND_ASSIGN(const auto gate, CreateReplayGate(*device_));
+  Event before;
+  ASSERT_OK_AND_ASSIGN(const auto graph, CaptureGated(*gate, before));
+  Upload(4);
+  std::promise<void> opened;
+  other_->Run([future = opened.get_future().share()] {
+    return future.wait_for(std::chrono::seconds(20)) == std::future_status::ready
+               ? absl::OkStatus()
+               : absl::DeadlineExceededError("Replay waited for the host work");
+  });
+  gate->CloseUntil(other_->Record());
+  graph->Replay();
+  opened.set_value();
+  EXPECT_EQ(Read(total_)[0], 4);
+  other_->Run([] { return absl::DataLossError("the copy failed"); });
+  gate->CloseUntil(other_->Record());
+  graph->Replay();
+  EXPECT_THAT(compute_->Synchronize(), StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the copy failed")));
+}
+
+TEST_F(CudaGraphTest, AGateOutsideOfACaptureIsAWait) {
+  ASSERT_OK_AND_ASSIGN(const auto gate, CreateReplayGate(*device_));
+  gate->Pass(*compute_);
+  ASSERT_OK(compute_->Synchronize());
+  StreamHold hold;
+  hold.Stop(*other_);
+  gate->CloseUntil(other_->Record());
+  gate->Pass(*compute_);
+  const Event end = compute_->Record();
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE(end.Query());
+  hold.Release();
+  EXPECT_OK(end.Synchronize());
+}
+
+TEST_F(CudaGraphTest, AnEventForTheHostOutsideOfACaptureIsAnOrdinaryOne) {
+  Upload(6);
+  compute_->CopyAsync(pinned_.data(), total_.data(), total_.nbytes());
+  ASSERT_OK(RecordForHost(*compute_).Synchronize());
+  EXPECT_EQ(reinterpret_cast<const float*>(pinned_.data())[0], 0);
+}
+
+TEST_F(CudaGraphTest, AStreamOfTheCaptureThatWaitsForAnEventForTheHostIsRefused) {
+  ExpectRefused(
+      [this] {
+        other_->Wait(RecordForHost(*compute_));
+        return absl::OkStatus();
+      },
+      "stream \"other\": waits in a capture for an event that is for the host");
+}
+
 TEST_F(CudaGraphTest, HostWorkIsRefused) {
   ExpectRefused(
       [this] {
@@ -275,6 +402,8 @@ TEST_F(CudaGraphTest, AnObserverCanPreventAReplay) {
 }
 
 TEST(HostGraphTest, TheHostHasNone) {
+  EXPECT_THAT(CreateReplayGate(*CreateHostDevice()).status(),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("cpu has no graphs of work")));
   const std::shared_ptr<Device> host = CreateHostDevice();
   ASSERT_OK_AND_ASSIGN(const auto stream, host->CreateStream("compute"));
   EXPECT_THAT(CaptureWork(*stream, [] { return absl::OkStatus(); }),

@@ -45,6 +45,7 @@ void CudaRecording::Release() {
   streams_.clear();
   observers_.clear();
   held_.clear();
+  kept_.clear();
   arena_ = nullptr;
 }
 

@@ -56,6 +56,8 @@ class CudaRecording {
 
   // Holds memory that the captured work uses and that does not belong to the arena.
   void Hold(std::vector<Buffer> uses);
+  // Holds an object of CUDA's that the graph uses, such as an event.
+  void Keep(std::shared_ptr<void> object) { kept_.push_back(std::move(object)); }
 
   // Called around each replay, in this order.
   const std::vector<std::shared_ptr<ReplayObserver>>& observers() const { return observers_; }
@@ -75,7 +77,8 @@ class CudaRecording {
   // True if the last replay is done; false while the capture is under way. Never blocks.
   bool IsReplayed() const;
 
-  // Drops the memory, the streams and the observers: the graph is destroyed, though events of it may remain.
+  // Drops the memory, the objects, the streams and the observers: the graph is destroyed, though events of it may
+  // remain.
   void Release();
 
  private:
@@ -84,6 +87,7 @@ class CudaRecording {
   std::vector<CudaStream*> streams_;
   // The memory of Hold; the graph's launches use it by address.
   std::vector<Buffer> held_;
+  std::vector<std::shared_ptr<void>> kept_;
   std::vector<std::shared_ptr<ReplayObserver>> observers_;
 
   mutable std::mutex mutex_;

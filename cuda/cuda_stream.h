@@ -87,6 +87,7 @@ class CudaStream final : public Stream, public GraphStream, public OrderedMemory
   void Wait(const Event& event) override;
   absl::Status Synchronize() override;
   bool capturing() const override { return recording_ != nullptr; }
+  Event RecordForHost() override;
   absl::StatusOr<Buffer> AllocateInOrder(int64_t nbytes) override { return memory_->Allocate(nbytes); }
 
   // Runs a kernel: calls `launch` in stream order, on the calling thread unless host work is pending, and holds `uses`

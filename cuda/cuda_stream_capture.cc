@@ -67,12 +67,28 @@ void CudaStream::CaptureWork(std::vector<Buffer> uses, const Launch& launch) {
   recording_->Hold(std::move(uses));
 }
 
+Event CudaStream::RecordForHost() {
+  if (!capturing()) return Record();
+  absl::StatusOr<std::shared_ptr<CudaEvent>> event = CudaEvent::Create(ordinal_);
+  if (!event.ok()) {
+    recording_->Note(event.status());
+    return Event();
+  }
+  MakeCurrent();
+  (*event)->RecordInGraph(stream_, status_, failures_, recording_);
+  return Event(*std::move(event));
+}
+
 // `cuda_event`, if any, belongs to a capture that is under way, in which this stream takes part from now on; the stream
 // is drained first, so that the graph does not depend on work outside of it. Other events are waited for immediately,
 // because a graph cannot depend on work that it does not contain.
 void CudaStream::CaptureWait(const Event& event, CudaEvent* cuda_event) {
   if (cuda_event == nullptr) return recording_->Note(event.Synchronize());
   const std::shared_ptr<CudaRecording>& recording = cuda_event->recording();
+  if (cuda_event->is_for_host()) {
+    return recording->Note(
+        OnStream(absl::FailedPreconditionError("waits in a capture for an event that is for the host"), name_));
+  }
   if (capturing() && recording_ != recording) return RefuseToCapture("waits for an event of another capture");
   if (!capturing()) {
     recording->Note(Synchronize());

@@ -34,6 +34,27 @@ class WorkGraph {
   virtual void Replay() = 0;
 };
 
+// ReplayGate: a place in captured work at which each replay waits for an event of work outside of the graph, such as a
+// copy that still reads what the rest of the graph overwrites. The work before the place does not wait.
+//
+//   FSDP_ASSIGN_OR_RETURN(auto gate, CreateReplayGate(device));
+//   ...   compute(); gate->Pass(stream); overwrite();   ...   // captured
+//   gate->CloseUntil(copied);
+//   graph->Replay();
+//
+// Used by the thread that captures and replays; may be destroyed before the graph.
+class ReplayGate {
+ public:
+  virtual ~ReplayGate() = default;
+
+  // Later replays, and later calls of Pass outside of captures, wait for `event` in place of any before. An error of
+  // the event's stream becomes the error of the replay's. Does not block.
+  virtual void CloseUntil(const Event& event) = 0;
+
+  // Puts the wait on `stream`, of the gate's device.
+  virtual void Pass(Stream& stream) = 0;
+};
+
 // Optional interfaces, found by dynamic_cast: a Device that can capture work implements GraphDevice, and its streams
 // GraphStream.
 class GraphDevice {
@@ -42,12 +63,16 @@ class GraphDevice {
   // As CaptureWork, for a stream of this device.
   virtual absl::StatusOr<std::unique_ptr<WorkGraph>> Capture(Stream& stream,
                                                              const std::function<absl::Status()>& work) = 0;
+  // As CreateReplayGate, for this device.
+  virtual absl::StatusOr<std::unique_ptr<ReplayGate>> CreateGate() = 0;
 };
 class GraphStream {
  public:
   virtual ~GraphStream() = default;
   // True while work that is put on this stream is captured.
   virtual bool capturing() const = 0;
+  // As the function RecordForHost, for this stream.
+  virtual Event RecordForHost() = 0;
 };
 
 // True if work on streams of `device` can be captured at all.
@@ -58,8 +83,16 @@ bool HasGraphs(const Device& device);
 // for a stream of a device that has no graphs, such as the host.
 absl::StatusOr<std::unique_ptr<WorkGraph>> CaptureWork(Stream& stream, const std::function<absl::Status()>& work);
 
+// kUnimplemented for a device that has no graphs; errors of Device::CreateStream.
+absl::StatusOr<std::unique_ptr<ReplayGate>> CreateReplayGate(Device& device);
+
 // True while work that is put on `stream` is captured and does not run: nothing may be waited for.
 bool IsCapturing(const Stream& stream);
+
+// As stream.Record(), for waits by the host: in a capture, each replay reaches the event at its place in the graph,
+// before the work that was captured later, and not at the end of the graph. Other streams of the capture must not wait
+// for it; streams outside wait for the whole replay.
+Event RecordForHost(Stream& stream);
 
 }  // namespace fsdp
 

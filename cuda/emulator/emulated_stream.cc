@@ -86,24 +86,71 @@ void CUevent_st::State::Await(int64_t record) {
   changed.wait(lock, [&] { return reached >= record; });
 }
 
+int64_t CUevent_st::State::AddRecord() {
+  const std::lock_guard<std::mutex> lock(mutex);
+  return ++recorded;
+}
+
+void CUevent_st::State::Reach(int64_t record) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex);
+    // std::max, because records on two streams may be reached in either order.
+    reached = std::max(reached, record);
+    reached_at = std::chrono::steady_clock::now();
+  }
+  changed.notify_all();
+}
+
 // In a capture the event only stores the point. A later record outside of a capture clears the point.
 void CUevent_st::Record(CUstream_st& stream) {
   if (stream.capturing() || captured_.capture != nullptr) captured_ = stream.capture_point();
   if (stream.capturing()) return;
-  int64_t record;
-  {
-    std::lock_guard<std::mutex> lock(state_->mutex);
-    record = ++state_->recorded;
+  stream.Push([state = state_, record = state_->AddRecord()] { state->Reach(record); });
+}
+
+namespace {
+
+// The records of an event that the launches of a graph, whose node has not run, made or wait for. Launches of a graph
+// run in their order.
+class LaunchedRecords {
+ public:
+  void Push(int64_t record) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    records_.push_back(record);
   }
-  stream.Push([state = state_, record] {
+  int64_t Pop() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const int64_t record = records_.front();
+    records_.pop_front();
+    return record;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::deque<int64_t> records_;  // guarded by mutex_
+};
+
+}  // namespace
+
+void CUevent_st::RecordInGraph(CUstream_st& stream) {
+  const auto launched = std::make_shared<LaunchedRecords>();
+  stream.Push([state = state_, launched] { state->Reach(launched->Pop()); });
+  stream.capture_point().capture->nodes.back().launched = [state = state_, launched] {
+    launched->Push(state->AddRecord());
+  };
+}
+
+void CUevent_st::WaitInGraph(CUstream_st& stream) {
+  const auto launched = std::make_shared<LaunchedRecords>();
+  stream.Push([state = state_, launched] { state->Await(launched->Pop()); });
+  stream.capture_point().capture->nodes.back().launched = [state = state_, launched] {
+    int64_t last;
     {
-      std::lock_guard<std::mutex> lock(state->mutex);
-      // std::max, because records on two streams may be reached in either order.
-      state->reached = std::max(state->reached, record);
-      state->reached_at = std::chrono::steady_clock::now();
+      const std::lock_guard<std::mutex> lock(state->mutex);
+      last = state->recorded;
     }
-    state->changed.notify_all();
-  });
+    launched->Push(last);
+  };
 }
 
 void CUevent_st::MakeWait(CUstream_st& stream) {
@@ -199,8 +246,13 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
 
 // The four cases of CUDA: neither is captured; only the stream is (isolation); only the event is (the stream joins);
 // both are (one capture, or a merge, which is refused).
-cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned) {
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags) {
   if (stream == nullptr || event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (flags == cudaEventWaitExternal) {
+    if (!stream->capturing()) return Answer(cudaErrorInvalidValue);
+    event->WaitInGraph(*stream);
+    return Answer(cudaSuccess);
+  }
   const CapturePoint& captured = event->captured();
   if (captured.capture == nullptr && !stream->capturing()) {
     event->MakeWait(*stream);
@@ -251,6 +303,14 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (stream == nullptr || event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   event->Record(*stream);
+  return Answer(cudaSuccess);
+}
+
+cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, unsigned flags) {
+  if (flags != cudaEventRecordExternal) return cudaEventRecord(event, stream);
+  if (stream == nullptr || event == nullptr) return Answer(cudaErrorInvalidResourceHandle);
+  if (!stream->capturing()) return Answer(cudaErrorInvalidValue);
+  event->RecordInGraph(*stream);
   return Answer(cudaSuccess);
 }
 

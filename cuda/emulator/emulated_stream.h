@@ -63,6 +63,11 @@ struct CUevent_st {
 
   // Puts a record on the stream; it replaces the previous one.
   void Record(CUstream_st& stream);
+  // A record as a node of the graph that `stream` captures: each launch of the graph makes a record, which is reached
+  // when the node runs. The capture does not own the event: the host may wait for it.
+  void RecordInGraph(CUstream_st& stream);
+  // A wait as such a node: for the last record before the launch.
+  void WaitInGraph(CUstream_st& stream);
   // Puts a wait on the stream; does not block the caller.
   void MakeWait(CUstream_st& stream);  // for the last Record before this call
 
@@ -85,6 +90,10 @@ struct CUevent_st {
     int64_t recorded = 0;  // the number of records
     int64_t reached = 0;   // the last record that was reached
     std::chrono::steady_clock::time_point reached_at;
+    // The number of a new record.
+    int64_t AddRecord();
+    // The record of this number is reached.
+    void Reach(int64_t record);
     // Blocks until the record of this number was reached.
     void Await(int64_t record);
   };

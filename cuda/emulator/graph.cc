@@ -23,7 +23,7 @@
 #include "fsdp/cuda/emulator/runtime.h"
 
 size_t CaptureUnderWay::Add(std::function<void()> work, size_t lane, const std::set<size_t>& after) {
-  nodes.push_back({std::move(work), lane, after});
+  nodes.push_back({std::move(work), lane, after, nullptr});
   return nodes.size() - 1;
 }
 
@@ -121,6 +121,9 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream) {
   if (exec == nullptr || stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (stream->capturing()) return fsdp::RefuseToCapture(*stream, cudaErrorStreamCaptureUnsupported);
+  for (const GraphNode& node : exec->graph.nodes) {
+    if (node.launched != nullptr) node.launched();
+  }
   stream->Push([exec] { exec->Run(); });
   return Answer(cudaSuccess);
 }

@@ -21,11 +21,13 @@ struct GraphNode {
   std::function<void()> work;
   size_t lane;
   std::set<size_t> after;  // nodes
+  // Called by each launch, on the host; may be null.
+  std::function<void()> launched;
 };
 
 // Nodes in the order of the capture, which is an order that respects `after`. Kernels, copies, sets and host functions
-// are modelled as work that the graph repeats. Not modelled: changing a graph, child graphs, nodes that allocate
-// memory.
+// are modelled as work that the graph repeats, and so are records of events, and waits, between the graph and other work. Not
+// modelled: changing a graph, child graphs, nodes that allocate memory.
 struct CUgraph_st {
   std::vector<GraphNode> nodes;
   // The number of streams that took part.
