@@ -17,6 +17,7 @@
 #include "fsdp/optim/update_ops.h"
 #include "fsdp/tensor/device.h"
 #include "fsdp/tensor/ops.h"
+#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
 namespace {
@@ -104,7 +105,7 @@ void DeviceGradScaler::Update(const Tensor& found_inf) {
   Stream& stream = model_.stream();
   ops_.UpdateGradScale(state_, found_inf, stream);
   stream.CopyAsync(results_.data(), state_.data(), sizeof(GradScale));
-  updated_ = stream.Record();
+  updated_ = RecordForHost(stream);
 }
 
 absl::StatusOr<bool> DeviceGradScaler::EndStep() {

@@ -3,6 +3,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/device.h"
+#include "fsdp/tensor/work_graph.h"
 
 namespace fsdp {
 
@@ -13,7 +14,7 @@ absl::StatusOr<GradClip> GradClip::Read(const Tensor& result, Stream& stream) {
   clip.result_ = result;
   clip.coefficient_ = result.Slice({1, 2});
   stream.CopyAsync(clip.host_.data(), result.data(), result.nbytes());
-  clip.done_ = stream.Record();
+  clip.done_ = RecordForHost(stream);
   return clip;
 }
 

@@ -2,19 +2,22 @@
 //
 // Life of a step: kEagerSteps run as they are issued; the next one is captured and replayed; later ones are replayed.
 //
-//   ComputeGradients   PrepareReplay  the host's part of a step: checks, stale low-precision copies
-//                      capture or replay of forward, backward, collectives, norm and clipping coefficient
-//   Update             CopyScalarsToDevice  learning rates and step counts, which captured kernels read from device
-//   memory
-//                      capture or replay of the optimizer's pass, with the coefficient as its factor
+//   Run       PrepareReplay        the host's part of a step: checks, stale low-precision copies
+//             CopyScalarsToDevice  learning rates and step counts, which captured kernels read from device memory
+//             capture or replay of forward, backward, collectives, norm and clipping coefficient,
+//                                  --- the norm's event; the wait for the event of UpdateAfter ---
+//                                  and of the optimizer's pass, with the coefficient as its factor
+//
+// ComputeGradients is the part above the events, Update CopyScalarsToDevice and the part below them.
 //
 // A capture records and does not run, so it is followed by a replay. State that the host keeps is not in the graph and
-// is set here after each replay: has_grad of the parameters that had a gradient at capture, and the optimizer's step
-// counts (CountReplay). There are two graphs instead of one so that the norm's event is reached before the update is
-// done, and so that the update can wait for an event that no graph has.
+// is set here after each replay: has_grad of the parameters that had a gradient at capture, between gradients and
+// update, and the optimizer's step counts (CountReplay). The host waits for the norm's event in the graph
+// (RecordForHost), and not for the update.
 #include "fsdp/fsdp/step_graph.h"
 
 #include <string>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
@@ -87,10 +90,45 @@ absl::StatusOr<std::unique_ptr<StepGraph>> StepGraph::Create(FullyShardedDataPar
   }
   FSDP_RETURN_IF_ERROR(CheckCanCapture(ShardedModel::Of(model).units()));
   FSDP_RETURN_IF_ERROR(optimizer.CopyScalarsToDevice(model.stream()));
-  return std::unique_ptr<StepGraph>(new StepGraph(model, optimizer, std::move(forward_backward), found_inf, scaler));
+  std::unique_ptr<StepGraph> step(new StepGraph(model, optimizer, std::move(forward_backward), found_inf, scaler));
+  FSDP_ASSIGN_OR_RETURN(step->gate_, CreateReplayGate(model.device()));
+  return step;
+}
+
+absl::Status StepGraph::Run(float max_grad_norm) {
+  if (gradients_ != nullptr) {
+    return absl::FailedPreconditionError(
+        "StepGraph::Run after a step that was captured as two graphs: expected "
+        "ComputeGradients and Update in every step");
+  }
+  if (eager()) {
+    FSDP_RETURN_IF_ERROR(IssueGradients(max_grad_norm));
+    return UpdateEagerly();
+  }
+  FSDP_RETURN_IF_ERROR(ShardedModel::Of(model_).executor().PrepareReplay());
+  FSDP_RETURN_IF_ERROR(optimizer_.CopyScalarsToDevice(model_.stream()));
+  if (const Event event = std::exchange(update_after_, Event()); event.state() != nullptr) gate_->CloseUntil(event);
+  if (whole_ == nullptr) {
+    FSDP_ASSIGN_OR_RETURN(whole_, CaptureWork(model_.stream(), [&]() -> absl::Status {
+                            FSDP_RETURN_IF_ERROR(IssueGradients(max_grad_norm));
+                            gate_->Pass(model_.stream());
+                            return IssueUpdate();
+                          }));
+    max_grad_norm_ = max_grad_norm;
+  } else {
+    FSDP_RETURN_IF_ERROR(CheckMaxGradNorm(max_grad_norm));
+    optimizer_.CountReplay();
+  }
+  whole_->Replay();
+  optimizer_.ZeroGrad();
+  return absl::OkStatus();
 }
 
 absl::Status StepGraph::ComputeGradients(float max_grad_norm) {
+  if (whole_ != nullptr) {
+    return absl::FailedPreconditionError(
+        "StepGraph::ComputeGradients after a step that was captured as one graph: expected Run in every step");
+  }
   if (eager()) return IssueGradients(max_grad_norm);
   FSDP_RETURN_IF_ERROR(ShardedModel::Of(model_).executor().PrepareReplay());
   return gradients_ == nullptr ? CaptureGradients(max_grad_norm) : ReplayGradients(max_grad_norm);
@@ -117,30 +155,37 @@ absl::Status StepGraph::CaptureGradients(float max_grad_norm) {
   return absl::OkStatus();
 }
 
+absl::Status StepGraph::CheckMaxGradNorm(float max_grad_norm) const {
+  if (max_grad_norm == max_grad_norm_) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("max_grad_norm ", max_grad_norm, " of a step that was captured with ",
+                                                 max_grad_norm_, ": expected the same in every step"));
+}
+
 absl::Status StepGraph::ReplayGradients(float max_grad_norm) {
-  if (max_grad_norm != max_grad_norm_) {
-    return absl::InvalidArgumentError(absl::StrCat("max_grad_norm ", max_grad_norm,
-                                                   " of a step that was captured with ", max_grad_norm_,
-                                                   ": expected the same in every step"));
-  }
+  FSDP_RETURN_IF_ERROR(CheckMaxGradNorm(max_grad_norm));
   gradients_->Replay();
   for (ShardedParameter* parameter : with_gradient_) parameter->has_grad = true;
   return absl::OkStatus();
 }
 
+absl::Status StepGraph::UpdateEagerly() {
+  model_.stream().Wait(std::exchange(update_after_, Event()));
+  FSDP_RETURN_IF_ERROR(IssueUpdate());
+  ++updates_;
+  optimizer_.ZeroGrad();
+  return absl::OkStatus();
+}
+
 absl::Status StepGraph::Update() {
-  if (eager()) {
-    FSDP_RETURN_IF_ERROR(IssueUpdate());
-    ++updates_;
+  if (eager()) return UpdateEagerly();
+  model_.stream().Wait(std::exchange(update_after_, Event()));
+  FSDP_RETURN_IF_ERROR(optimizer_.CopyScalarsToDevice(model_.stream()));
+  if (update_ == nullptr) {
+    FSDP_ASSIGN_OR_RETURN(update_, CaptureWork(model_.stream(), [this] { return IssueUpdate(); }));
   } else {
-    FSDP_RETURN_IF_ERROR(optimizer_.CopyScalarsToDevice(model_.stream()));
-    if (update_ == nullptr) {
-      FSDP_ASSIGN_OR_RETURN(update_, CaptureWork(model_.stream(), [this] { return IssueUpdate(); }));
-    } else {
-      optimizer_.CountReplay();
-    }
-    update_->Replay();
+    optimizer_.CountReplay();
   }
+  update_->Replay();
   optimizer_.ZeroGrad();
   return absl::OkStatus();
 }
@@ -148,7 +193,7 @@ absl::Status StepGraph::Update() {
 // An eager step that was skipped does not count: the optimizer may have no state yet, and a capture needs it.
 void StepGraph::TakeBackUpdate() {
   optimizer_.TakeBackStep();
-  if (gradients_ == nullptr) --updates_;
+  if (!captured()) --updates_;
 }
 
 absl::Status StepGraph::IssueUpdate() {

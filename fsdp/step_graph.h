@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// StepGraph: a training step that the host issues once and then replays, as two graphs (tensor/work_graph.h): the
-// gradients (forward, backward, their collectives, the norm) and the update. Between the two other work may be put on
-// the stream, such as a wait for an event; the host need not wait there. The results are the same as without capture,
-// bit for bit.
+// StepGraph: a training step that the host issues once and then replays as one graph (tensor/work_graph.h): forward,
+// backward, their collectives, the norm of the gradients and the update. The results are the same as without capture,
+// bit for bit, and the host has the norm before the update is done.
 //
 //   FSDP_ASSIGN_OR_RETURN(auto step, StepGraph::Create(*model, optimizer, [&] { return ForwardAndBackward(batch); }));
 //   for (...) {
 //     CopyToBatch();                                    // the inputs are in the same memory each time
-//     FSDP_RETURN_IF_ERROR(step->ComputeGradients(/*max_grad_norm=*/1));
-//     FSDP_RETURN_IF_ERROR(step->Update());                  // learning rate and step count as they are now
+//     FSDP_RETURN_IF_ERROR(step->Run(/*max_grad_norm=*/1));  // learning rate and step count as they are now
 //     FSDP_ASSIGN_OR_RETURN(const float norm, step->clip().Norm());
 //   }
+//
+// A program that puts work of its own on the stream between gradients and update calls ComputeGradients and Update in
+// place of Run. The step is then two graphs.
 //
 // So each step must be the same work: the same shapes, the same number of micro-steps, the same max_grad_norm, and no
 // decision by the host (as ShardedGradScaler makes; DeviceGradScaler's are the device's). Between steps the program may
@@ -31,9 +32,11 @@
 #include "fsdp/fsdp/fully_sharded_data_parallel.h"
 #include "fsdp/fsdp/grad_clip.h"
 #include "fsdp/optim/optimizer.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 
+class ReplayGate;
 class WorkGraph;
 
 class StepGraph final {
@@ -58,19 +61,26 @@ class StepGraph final {
                                                            DeviceGradScaler* scaler = nullptr);
   ~StepGraph();
 
-  // Issues the gradients of one step on the model's stream, and their norm over all ranks; max_grad_norm as for
-  // ClipGradNormAsync. kFailedPrecondition, naming the cause, if a parameter still has a gradient, if a unit is
-  // unsharded, or if the work cannot be captured. After an error the model must not be used any more. Collective.
+  // Issues one step on the model's stream: gradients, their norm over all ranks, and the update; max_grad_norm as for
+  // ClipGradNormAsync. Without a `found_inf` a norm that is not finite makes the gradients 0 or NaN, as
+  // ClipGradNormAsync's does. kFailedPrecondition, naming the cause, if a parameter still has a gradient, if a unit is
+  // unsharded, if the work cannot be captured, or if a step has been captured as two graphs. After an error the model
+  // must not be used any more. Collective.
+  absl::Status Run(float max_grad_norm);
+
+  // The two parts of Run, each a graph, with the same errors. Update clears the gradients.
   absl::Status ComputeGradients(float max_grad_norm);
-
-  // The norm and coefficient of the last ComputeGradients. Valid until the next one.
-  const GradClip& clip() const { return *clip_; }
-
-  // Issues the update by these gradients on the model's stream, and clears the gradients. Without a `found_inf` a norm
-  // that is not finite makes the gradients 0 or NaN, as ClipGradNormAsync's does.
   absl::Status Update();
 
-  // Undoes the host's counts of the last Update, which `found_inf` skipped.
+  // The update of the next step waits for `event`, such as that an asynchronous save has copied the parameters. The
+  // gradients do not, also in one graph.
+  void UpdateAfter(Event event) { update_after_ = std::move(event); }
+
+  // The norm and coefficient of the last step's gradients, which the host need not wait for the update to read. Valid
+  // until the next step.
+  const GradClip& clip() const { return *clip_; }
+
+  // Undoes the host's counts of the last update, which `found_inf` skipped.
   void TakeBackUpdate();
 
  private:
@@ -81,10 +91,13 @@ class StepGraph final {
   absl::Status IssueGradients(float max_grad_norm);
   absl::Status IssueUpdate();
 
+  absl::Status UpdateEagerly();
   absl::Status CaptureGradients(float max_grad_norm);
   absl::Status ReplayGradients(float max_grad_norm);
+  absl::Status CheckMaxGradNorm(float max_grad_norm) const;
 
   bool eager() const { return updates_ < kEagerSteps; }
+  bool captured() const { return gradients_ != nullptr || whole_ != nullptr; }
 
   FullyShardedDataParallel& model_;
   Optimizer& optimizer_;
@@ -96,6 +109,9 @@ class StepGraph final {
   std::optional<GradClip> clip_;                  // of the graph once there is one: replays write to its memory
   std::vector<ShardedParameter*> with_gradient_;  // after gradients_
   std::unique_ptr<WorkGraph> gradients_, update_;
+  std::unique_ptr<WorkGraph> whole_;  // in place of both
+  Event update_after_;
+  std::unique_ptr<ReplayGate> gate_;  // in whole_, for update_after_
 };
 
 }  // namespace fsdp

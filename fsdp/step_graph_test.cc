@@ -4,6 +4,7 @@
 // train/graph_training_test.cc tests whole runs.
 #include "fsdp/fsdp/step_graph.h"
 
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -11,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/cuda/local_cuda_communicator.h"
@@ -18,6 +21,7 @@
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/cuda/cuda_device.h"
+#include "fsdp/cuda/stream_hold_testutil.h"
 #include "fsdp/fsdp/fully_shard.h"
 #include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/nn/cross_entropy_loss.h"
@@ -97,6 +101,9 @@ class Rig {
     return absl::OkStatus();
   }
 
+  // From the next step on, a captured step is two graphs.
+  void DivideSteps() { two_graphs_ = true; }
+
   // One step, captured if Capture was called; appends its loss and the norm of its gradients to seen().
   absl::Status Step(int step) {
     FSDP_RETURN_IF_ERROR(FillBatch(step));
@@ -105,9 +112,13 @@ class Rig {
       FSDP_RETURN_IF_ERROR(fully_sharded()->set_post_optim_event(reached_));
     }
     FSDP_RETURN_IF_ERROR(optimizer().SetHyperparameter("lr", 1e-2 / (step + 1)));
-    if (graph_ != nullptr) {
+    if (graph_ != nullptr && two_graphs_) {
       FSDP_RETURN_IF_ERROR(graph_->ComputeGradients(max_norm_));
       FSDP_RETURN_IF_ERROR(graph_->Update());
+      return See(graph_->clip());
+    }
+    if (graph_ != nullptr) {
+      FSDP_RETURN_IF_ERROR(graph_->Run(max_norm_));
       return See(graph_->clip());
     }
     FSDP_RETURN_IF_ERROR(ForwardBackward());
@@ -181,6 +192,7 @@ class Rig {
   TestBatch batch_;
   Buffer host_loss_;
   std::unique_ptr<StepGraph> graph_;
+  bool two_graphs_ = false;
   std::vector<float> seen_;
   float loss_factor_ = 1;
   float max_norm_ = kMaxNorm;
@@ -248,13 +260,55 @@ TEST_F(StepGraphTest, ValuesLoadedBetweenReplaysAreTrainedOn) {
       wanted[eager.model().group().rank()] = eager.seen();
       return absl::OkStatus();
     });
-    OnRanks(ranks, WithCastsOfTheOptimizer(), [&](Rig& captured) -> absl::Status {
-      FSDP_RETURN_IF_ERROR(captured.Capture());
-      FSDP_RETURN_IF_ERROR(train(captured));
-      seen[captured.model().group().rank()] = captured.seen();
+    for (const bool two_graphs : {false, true}) {
+      OnRanks(ranks, WithCastsOfTheOptimizer(), [&](Rig& captured) -> absl::Status {
+        FSDP_RETURN_IF_ERROR(captured.Capture());
+        if (two_graphs) captured.DivideSteps();
+        FSDP_RETURN_IF_ERROR(train(captured));
+        seen[captured.model().group().rank()] = captured.seen();
+        return absl::OkStatus();
+      });
+      EXPECT_EQ(seen, wanted) << ranks << two_graphs;
+    }
+  }
+}
+
+TEST_F(StepGraphTest, AStepAsOneGraphAndAsTwoHasTheBitsOfAStepWithoutCapture) {
+  constexpr int kRanks = 2, kSteps = kCaptured + 4;
+  const auto train = [&](const std::function<absl::Status(Rig & rig)>& prepare) {
+    std::vector<std::vector<float>> results(kRanks);
+    OnRanks(kRanks, WithCastsOfTheOptimizer(), [&](Rig& rig) -> absl::Status {
+      FSDP_RETURN_IF_ERROR(prepare(rig));
+      FSDP_RETURN_IF_ERROR(rig.Steps(0, kSteps));
+      FSDP_ASSIGN_OR_RETURN(std::vector<float> weights, rig.Weights());
+      weights.insert(weights.end(), rig.seen().begin(), rig.seen().end());
+      weights.push_back(static_cast<float>(rig.optimizer().step_count(0)));
+      results[rig.model().group().rank()] = std::move(weights);
       return absl::OkStatus();
     });
-    EXPECT_EQ(seen, wanted) << ranks;
+    return results;
+  };
+  const auto eager = train([](Rig&) { return absl::OkStatus(); });
+  const auto one = train([](Rig& rig) { return rig.Capture(); });
+  const auto two = train([](Rig& rig) {
+    rig.DivideSteps();
+    return rig.Capture();
+  });
+  EXPECT_TRUE(one == eager);
+  EXPECT_TRUE(two == eager);
+}
+
+TEST_F(StepGraphTest, AStepThatIsCapturedInOneWayIsRefusedInTheOther) {
+  for (const bool two_graphs : {false, true}) {
+    ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
+    ASSERT_OK(rig->Capture());
+    if (two_graphs) rig->DivideSteps();
+    ASSERT_OK(rig->Steps(0, kCaptured + 1));
+    EXPECT_THAT(two_graphs ? rig->graph().Run(kMaxNorm) : rig->graph().ComputeGradients(kMaxNorm),
+                StatusIs(absl::StatusCode::kFailedPrecondition,
+                         HasSubstr(two_graphs ? "Run after a step that was captured as two graphs"
+                                              : "ComputeGradients after a step that was captured as one graph")));
+    EXPECT_OK(rig->Step(kCaptured + 1));
   }
 }
 
@@ -358,6 +412,31 @@ TEST_F(StepGraphTest, ANormThatIsNotFiniteAndALimitOf0GiveTheStepOfClipGradNorm)
   }
 }
 
+// As a checkpoint that is still being copied does. The host has the norm meanwhile.
+TEST_F(StepGraphTest, OnlyTheUpdateWaitsForTheEventOfUpdateAfter) {
+  ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
+  ASSERT_OK(rig->Capture());
+  ASSERT_OK(rig->Steps(0, kCaptured + 1));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Stream> other, rig->device().CreateStream("other"));
+  const Tensor& weight = rig->model().parameters()[0]->data;
+  ASSERT_OK_AND_ASSIGN(const Buffer copied, rig->device().AllocatePinned(weight.nbytes()));
+  ASSERT_OK_AND_ASSIGN(const std::vector<float> before, rig->Weights());
+  ASSERT_OK(rig->FillBatch(kCaptured + 1));
+  StreamHold hold;
+  hold.Stop(*other);
+  other->CopyAsync(copied.data(), weight.data(), weight.nbytes());
+  rig->graph().UpdateAfter(other->Record());
+  ASSERT_OK(rig->graph().Run(kMaxNorm));
+  const Event done = rig->model().stream().Record();
+  EXPECT_OK(rig->graph().clip().Norm().status());
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE(done.Query());
+  hold.Release();
+  ASSERT_OK_AND_ASSIGN(const std::vector<float> after, rig->Weights());
+  EXPECT_NE(after, before);
+  EXPECT_EQ(std::memcmp(copied.data(), before.data(), weight.nbytes()), 0);
+}
+
 TEST_F(StepGraphTest, AnOptimizerOtherThanAdamWIsRefused) {
   ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
   Sgd sgd(rig->model().parameters(), SgdOptions{.lr = 1});
@@ -384,7 +463,7 @@ TEST_F(StepGraphTest, AnotherLimitOfTheNormIsRefused) {
   ASSERT_OK(rig->Capture());
   ASSERT_OK(rig->Steps(0, kCaptured + 1));
   EXPECT_THAT(
-      rig->graph().ComputeGradients(2 * kMaxNorm),
+      rig->graph().Run(2 * kMaxNorm),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("max_grad_norm 1 of a step that was captured with 0.5")));
 }
 
@@ -395,11 +474,8 @@ TEST_F(StepGraphTest, ADecisionOfTheHostWithinTheStepIsRefused) {
                          return rig->model().stream().Synchronize();
                        }));
   ASSERT_OK(rig->FillBatch(0));
-  for (int step = 0; step < kCaptured; ++step) {
-    ASSERT_OK(graph->ComputeGradients(kMaxNorm));
-    ASSERT_OK(graph->Update());
-  }
-  EXPECT_THAT(graph->ComputeGradients(kMaxNorm),
+  for (int step = 0; step < kCaptured; ++step) ASSERT_OK(graph->Run(kMaxNorm));
+  EXPECT_THAT(graph->Run(kMaxNorm),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("stream \"compute\": cannot be waited for by the host while its work is captured")));
 }

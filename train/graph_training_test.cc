@@ -159,11 +159,13 @@ TEST_F(GraphTrainingTest, CheckpointsBetweenReplaysAreThoseOfEagerStepsAndContin
   ASSERT_OK_AND_ASSIGN(const Run eager, Train(options, 2));
   TrainOptions resumed = options;
   options.cuda_graph = true;
-  options.checkpoint_dir = directory_ + "/checkpoints";
   options.checkpoint_every = 1;
-  options.async_checkpoint = true;
-  ASSERT_OK_AND_ASSIGN(const Run saved, Train(options, 2));
-  ExpectSame(saved, eager);
+  for (const bool async : {false, true}) {
+    options.checkpoint_dir = absl::StrCat(directory_, "/checkpoints", async);
+    options.async_checkpoint = async;
+    ASSERT_OK_AND_ASSIGN(const Run saved, Train(options, 2));
+    ExpectSame(saved, eager);
+  }
   // After an eager step, and after the one that was captured.
   for (const int done : {1, 3}) {
     resumed.resume = {ResumeChoice::Kind::kPath, absl::StrCat(options.checkpoint_dir, "/step-0000000", done)};

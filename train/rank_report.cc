@@ -6,43 +6,57 @@
 //   device  gathered_, own row   <- copy        then all-gather in place
 //   host    staging_, all rows   <- copy of gathered_
 //
+// Without the host function the device adds the losses itself, in the host's order and dtype, and only the fields that
+// the host knows before are copied:
+//
+//   host    staging_, own row    <- all but the loss, before the work is issued or replayed
+//   device  gathered_, own row   <- loss 0 / n + loss 1 / n + ...; the other fields: copy
+//
 // float64 represents a loss, a flag and a number of bytes (exact up to 2^53).
 #include "fsdp/train/rank_report.h"
 
 #include <cmath>
+#include <cstddef>
 #include <cstring>
 #include <utility>
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/device.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 namespace {
 
-constexpr int64_t kFields = 3;
+// The fields of a report, in order.
+constexpr int64_t kLoss = 0, kStopRequested = 1, kPeakBytes = 2, kFields = 3;
 // A report is copied as it is: no padding, and kFields doubles.
 static_assert(sizeof(RankReport) == kFields * sizeof(double));
+static_assert(offsetof(RankReport, stop_requested) == kStopRequested * sizeof(double));
+static_assert(offsetof(RankReport, peak_bytes) == kPeakBytes * sizeof(double));
 
 }  // namespace
 
-RankReports::RankReports(ProcessGroup& group, Tensor staging, Tensor gathered)
-    : group_(group), staging_(std::move(staging)), gathered_(std::move(gathered)) {}
+RankReports::RankReports(ProcessGroup& group, Tensor staging, Tensor gathered, Tensor term)
+    : group_(group), staging_(std::move(staging)), gathered_(std::move(gathered)), term_(std::move(term)) {}
 
 absl::StatusOr<std::unique_ptr<RankReports>> RankReports::Create(ProcessGroup& group) {
   Device& device = *group.device();
   const Shape shape = {group.size() * kFields};
   FSDP_ASSIGN_OR_RETURN(Buffer pinned, device.AllocatePinned(shape.numel() * SizeOf(DType::kFloat64)));
   FSDP_ASSIGN_OR_RETURN(Tensor gathered, Tensor::Empty(device, DType::kFloat64, shape));
+  FSDP_ASSIGN_OR_RETURN(Tensor term, Tensor::Empty(device, DType::kFloat64, {1}));
   Tensor staging(std::move(pinned), DType::kFloat64, shape);
-  return std::unique_ptr<RankReports>(new RankReports(group, std::move(staging), std::move(gathered)));
+  return std::unique_ptr<RankReports>(new RankReports(group, std::move(staging), std::move(gathered), std::move(term)));
+}
+
+Tensor RankReports::OwnRow(const Tensor& rows) const {
+  const int64_t rank = group_.rank();
+  return rows.Slice({rank * kFields, (rank + 1) * kFields});
 }
 
 void RankReports::Gather(std::function<RankReport()> mine, Stream& stream) {
-  const int64_t rank = group_.rank();
-  const Interval slot = {rank * kFields, (rank + 1) * kFields};
-  const Tensor own = gathered_.Slice(slot);
-  const Tensor own_staging = staging_.Slice(slot);
+  const Tensor own = OwnRow(gathered_), own_staging = OwnRow(staging_);
   // In stream order, so that `mine` sees the losses of all micro-steps.
   stream.Run([mine = std::move(mine), own_staging] {
     const RankReport report = mine();
@@ -50,7 +64,31 @@ void RankReports::Gather(std::function<RankReport()> mine, Stream& stream) {
     return absl::OkStatus();
   });
   stream.CopyAsync(own.data(), own_staging.data(), own.nbytes());
-  group_.AllGather(own, gathered_, stream);
+  GatherRows(stream);
+}
+
+void RankReports::SetKnown(bool stop_requested, int64_t peak_bytes) {
+  auto* const fields = OwnRow(staging_).data_as<double>();
+  fields[kStopRequested] = stop_requested ? 1 : 0;
+  fields[kPeakBytes] = static_cast<double>(peak_bytes);
+}
+
+void RankReports::AddLoss(const Tensor& loss, int micro_step, int micro_steps, Stream& stream) {
+  const TensorOps& ops = stream.device().ops();
+  const Tensor sum = OwnRow(gathered_).Slice({kLoss, kLoss + 1});
+  ops.CastDivide(loss, micro_step == 0 ? sum : term_, micro_steps, stream);
+  if (micro_step > 0) ops.Accumulate(term_, sum, stream);
+}
+
+void RankReports::GatherOnDevice(Stream& stream) {
+  const Interval known = {kStopRequested, kFields};
+  const Tensor to = OwnRow(gathered_).Slice(known), from = OwnRow(staging_).Slice(known);
+  stream.CopyAsync(to.data(), from.data(), to.nbytes());
+  GatherRows(stream);
+}
+
+void RankReports::GatherRows(Stream& stream) {
+  group_.AllGather(OwnRow(gathered_), gathered_, stream);
   stream.CopyAsync(staging_.data(), gathered_.data(), gathered_.nbytes());
 }
 

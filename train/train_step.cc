@@ -16,8 +16,8 @@
 //   check losses and norm
 //
 // So a loss of any rank or a norm that is not finite stops all ranks with unchanged weights, and the device never waits
-// for the host: while the host checks, the update runs. With StepGraph the columns are the same, but the gradients and
-// the update are replayed as graphs.
+// for the host: while the host checks, the update runs. With StepGraph the step is replayed as one graph. It has the
+// reports too, after the last backward and made by the device, and the host waits for events in it (RecordForHost).
 //
 // With a scaler the device divides the gradients before their norm and updates the scale with found_inf_, which the
 // next step's losses read. If the host has to decide, because some gradients are not in the device's memory or the
@@ -32,6 +32,7 @@
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/tensor/ordered_memory.h"
+#include "fsdp/tensor/work_graph.h"
 #include "fsdp/train/stop_signal.h"
 
 namespace fsdp {
@@ -121,7 +122,16 @@ absl::Status TrainStep::ForwardBackward() {
       FSDP_RETURN_IF_ERROR(stream.Synchronize());
     }
   }
+  if (graph_ != nullptr) ReportInGraph();
   return absl::OkStatus();
+}
+
+// Set here too, since a step that is not replayed allocates memory after RunGraph has set them.
+void TrainStep::ReportInGraph() {
+  Stream& stream = model_.stream();
+  reports_->SetKnown(StopRequested(), model_.device().peak_allocated_bytes());
+  reports_->GatherOnDevice(stream);
+  reported_ = RecordForHost(stream);
 }
 
 absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
@@ -138,7 +148,11 @@ absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch,
   const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
   FSDP_ASSIGN_OR_RETURN(CrossEntropyLoss::LossAndGradient made, ScaledLoss(logits, batch, tape));
   found_inf_->Check(made.loss, stream);
-  stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), made.loss.data(), sizeof(float));
+  if (graph_ != nullptr) {
+    reports_->AddLoss(made.loss, micro_step, batches_.shape().grad_accum, stream);
+  } else {
+    stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), made.loss.data(), sizeof(float));
+  }
   losses_[micro_step] = std::move(made.loss);
   return std::move(made.grad_logits);
 }
@@ -165,12 +179,16 @@ double TrainStep::LocalLoss() const {
 absl::StatusOr<StepOutcome> TrainStep::Run(int64_t step, float max_grad_norm) {
   FSDP_RETURN_IF_ERROR(FillBatches(step));
   if (device_scaler_ != nullptr) FSDP_RETURN_IF_ERROR(device_scaler_->BeginStep());
-  FSDP_RETURN_IF_ERROR(graph_ != nullptr ? graph_->ComputeGradients(max_grad_norm) : ComputeGradients(max_grad_norm));
-  // Not in a graph, because its host function reads the current stop flag.
-  const Event reported = Report();
-  const bool issued = device_decides();
-  if (issued) FSDP_RETURN_IF_ERROR(Update());
-  FSDP_RETURN_IF_ERROR(reported.Synchronize());
+  bool issued = true;
+  if (graph_ != nullptr) {
+    FSDP_RETURN_IF_ERROR(RunGraph(max_grad_norm));
+  } else {
+    FSDP_RETURN_IF_ERROR(ComputeGradients(max_grad_norm));
+    reported_ = Report();
+    issued = device_decides();
+    if (issued) FSDP_RETURN_IF_ERROR(Update());
+  }
+  FSDP_RETURN_IF_ERROR(reported_.Synchronize());
   const absl::StatusOr<StepOutcome> outcome = Look(step);
   bool skipped = !outcome.ok();
   // After the outcome, which has this step's scale.
@@ -191,12 +209,17 @@ absl::StatusOr<StepOutcome> TrainStep::Look(int64_t step) const {
     outcome.peak_bytes = std::max(outcome.peak_bytes, static_cast<int64_t>(report.peak_bytes));
     outcome.stop_requested |= report.stop_requested != 0;
   }
-  // The norm is on the host by now: its copy is before the reports in stream order.
+  // Its copy is before the reports in stream order, or soon after them in a graph.
   FSDP_ASSIGN_OR_RETURN(const float grad_norm, clip().Norm());
   if (scaler_ == nullptr) FSDP_RETURN_IF_ERROR(CheckFinite(grad_norm, step));
   outcome.grad_norm = grad_norm;
   if (scaler_ != nullptr) outcome.scale = scaler_->scale();
   return outcome;
+}
+
+absl::Status TrainStep::RunGraph(float max_grad_norm) {
+  reports_->SetKnown(StopRequested(), model_.device().peak_allocated_bytes());
+  return graph_->Run(max_grad_norm);
 }
 
 absl::Status TrainStep::ComputeGradients(float max_grad_norm) {
@@ -233,6 +256,11 @@ absl::Status TrainStep::Clip(float max_grad_norm) {
   return absl::OkStatus();
 }
 
+void TrainStep::UpdateAfter(Event event) {
+  if (graph_ != nullptr) return graph_->UpdateAfter(std::move(event));
+  update_after_ = std::move(event);
+}
+
 void TrainStep::TakeBackUpdate() {
   if (graph_ != nullptr) return graph_->TakeBackUpdate();
   for (Optimizer* optimizer : optimizers_) optimizer->TakeBackStep();
@@ -243,7 +271,6 @@ absl::Status TrainStep::Update() {
   const TraceScope span(trace_.get(), stream, [] { return std::string("optimizer"); });
   // An asynchronous save may still be copying the parameters that the update will change.
   stream.Wait(std::exchange(update_after_, Event()));
-  if (graph_ != nullptr) return graph_->Update();
   for (Optimizer* optimizer : optimizers_) {
     optimizer->set_grad_factor(clip_->coefficient());
     if (device_decides()) optimizer->set_found_inf(found_inf_->flag());

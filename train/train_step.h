@@ -47,9 +47,9 @@ class TrainStep {
                                                            const BatchLoader& batches, std::shared_ptr<Trace> trace,
                                                            ShardedGradScaler* scaler = nullptr);
 
-  // The same step, captured as graphs after the first few steps and replayed from then on, with the same results. Every
-  // call of Run must have the same max_grad_norm. Returns the errors of StepGraph::Create (fsdp/step_graph.h), and of
-  // DeviceGradScaler::Create.
+  // The same step, captured as a graph after the first few steps and replayed from then on, with the same results.
+  // Every call of Run must have the same max_grad_norm. A request to stop is read when a step begins. Returns the
+  // errors of StepGraph::Create (fsdp/step_graph.h), and of DeviceGradScaler::Create.
   static absl::StatusOr<std::unique_ptr<TrainStep>> CreateCaptured(FullyShardedDataParallel& model,
                                                                    Optimizer& optimizer, const BatchLoader& batches,
                                                                    ShardedGradScaler* scaler = nullptr);
@@ -61,7 +61,7 @@ class TrainStep {
   absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
 
   // The next step's update waits for `event`; its forward and backward do not.
-  void UpdateAfter(Event event) { update_after_ = std::move(event); }
+  void UpdateAfter(Event event);
 
  private:
   TrainStep(FullyShardedDataParallel& model, std::vector<Optimizer*> optimizers, const BatchLoader& batches,
@@ -82,6 +82,10 @@ class TrainStep {
 
   // Puts the gradients and their norm on the stream, without a graph.
   absl::Status ComputeGradients(float max_grad_norm);
+
+  // Puts a step that is a graph on the stream, and its reports in the graph.
+  absl::Status RunGraph(float max_grad_norm);
+  void ReportInGraph();
 
   // Puts the ranks' reports on report_stream_. The event is reached when the host can read them.
   Event Report();
@@ -121,7 +125,7 @@ class TrainStep {
   std::unique_ptr<RankReports> reports_;
   std::unique_ptr<FoundInf> found_inf_;
   std::unique_ptr<DeviceGradScaler> device_scaler_;  // null: without scaler_, or if the host decides
-  Event update_after_;
+  Event update_after_;                               // without graph_
 
   // The clipping of the last step; used only if graph_ is null.
   std::optional<GradClip> clip_;
@@ -130,6 +134,7 @@ class TrainStep {
   std::vector<BatchSlot> slots_;
 
   std::unique_ptr<StepGraph> graph_;  // null unless made by CreateCaptured
+  Event reported_;                    // the host can read the reports of the last step
 
   // Its work uses the members above.
   std::unique_ptr<Stream> report_stream_;
