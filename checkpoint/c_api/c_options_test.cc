@@ -116,6 +116,98 @@ TEST(COptionsTest, AMapThatCannotBeIsRefusedAsAMemberOfTheStruct) {
   EXPECT_EQ(fsdp_reader_notes(nullptr, nullptr), FSDP_INVALID_ARGUMENT);
 }
 
+std::string AttributesOf(const std::string& path) {
+  const Reader reader = Open(path, nullptr);
+  char* json = nullptr;
+  EXPECT_EQ(fsdp_reader_attributes(reader.get(), &json), FSDP_OK) << fsdp_error_message();
+  std::string text = json == nullptr ? "none" : json;
+  fsdp_free(json);
+  return text;
+}
+
+// A SHARDED state with one tensor, for a save by one rank.
+class OneTensor {
+ public:
+  explicit OneTensor(float first) : elements_(kElements) {
+    elements_[0] = first;
+    fsdp_state* state = nullptr;
+    EXPECT_EQ(fsdp_state_create(FSDP_SHARDED, &state), FSDP_OK);
+    state_ = {state, fsdp_state_free};
+    const int64_t dims[] = {kElements};
+    const fsdp_shard all = {0, kElements, elements_.data()};
+    EXPECT_EQ(fsdp_state_add_tensor(state, "model/w", FSDP_FLOAT32, 1, dims, &all, 1), FSDP_OK);
+  }
+
+  fsdp_state* state() const { return state_.get(); }
+
+  std::string Save(const std::string& root, int64_t step, const char* base) const {
+    fsdp_save_options options = {};
+    options.struct_size = sizeof(options);
+    options.base = base;
+    char* path = nullptr;
+    EXPECT_EQ(fsdp_save(state(), root.c_str(), step, nullptr, &options, &path), FSDP_OK) << fsdp_error_message();
+    std::string saved = path == nullptr ? "none" : path;
+    fsdp_free(path);
+    return saved;
+  }
+
+ private:
+  static constexpr int64_t kElements = 1 << 16;
+
+  std::vector<float> elements_;
+  std::unique_ptr<fsdp_state, void (*)(fsdp_state*)> state_ = {nullptr, fsdp_state_free};
+};
+
+std::string NewRoot(const std::string& name) {
+  const std::string root = testing::TempDir() + "/" + name;
+  std::filesystem::remove_all(root);
+  return root;
+}
+
+TEST(COptionsTest, AttributesComeBackAsTheyWereSet) {
+  const OneTensor saved(1);
+  const std::string root = NewRoot("attributes");
+  ASSERT_EQ(fsdp_state_set_attributes(saved.state(), R"({"a": 1})"), FSDP_OK) << fsdp_error_message();
+  ASSERT_EQ(fsdp_state_set_attributes(saved.state(), R"({"x":"\u00e9","model.n":4,"lr":1e-3,"b":true,"no":null})"),
+            FSDP_OK)
+      << fsdp_error_message();
+  EXPECT_EQ(AttributesOf(saved.Save(root, 1, nullptr)),
+            "{\n  \"b\": true,\n  \"lr\": 0.001,\n  \"model.n\": 4,\n  \"no\": null,\n  \"x\": \"\xC3\xA9\"\n}");
+  ASSERT_EQ(fsdp_state_set_attributes(saved.state(), "{}"), FSDP_OK) << fsdp_error_message();
+  EXPECT_EQ(AttributesOf(saved.Save(root, 2, nullptr)), "{}");
+  EXPECT_EQ(AttributesOf(kTwoModels), "{}");
+}
+
+TEST(COptionsTest, AttributesThatNoCheckpointHasAreRefusedByName) {
+  const OneTensor saved(1);
+  ASSERT_EQ(fsdp_state_set_attributes(saved.state(), R"({"a": 1})"), FSDP_OK) << fsdp_error_message();
+  for (const auto& [json, error] :
+       std::vector<std::pair<const char*, const char*>>{{"[1]", "attributes: "},
+                                                        {"{", "attributes: "},
+                                                        {R"({"a":1,"a":2})", "\"a\""},
+                                                        {R"({"list":[1]})", "attribute \"list\": it is not a scalar"},
+                                                        {R"({"big":18446744073709551615})", "attribute \"big\""},
+                                                        {R"({"":1})", "the name is empty"}}) {
+    EXPECT_EQ(fsdp_state_set_attributes(saved.state(), json), FSDP_INVALID_ARGUMENT) << json;
+    EXPECT_THAT(fsdp_error_message(), HasSubstr(error));
+  }
+  EXPECT_EQ(fsdp_state_set_attributes(saved.state(), nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_state_set_attributes(nullptr, "{}"), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(fsdp_reader_attributes(nullptr, nullptr), FSDP_INVALID_ARGUMENT);
+  EXPECT_EQ(AttributesOf(saved.Save(NewRoot("refused_attributes"), 1, nullptr)), "{\n  \"a\": 1\n}");
+}
+
+TEST(COptionsTest, WhatIsUnchangedSinceTheBaseIsLinked) {
+  const std::string root = NewRoot("base");
+  const std::string base = OneTensor(1).Save(root, 1, nullptr);
+  const std::string linked = "/rank-00000-of-00001.step-00000001.h5";
+  EXPECT_TRUE(std::filesystem::exists(OneTensor(1).Save(root, 2, base.c_str()) + linked));
+  EXPECT_FALSE(std::filesystem::exists(OneTensor(2).Save(root, 3, base.c_str()) + linked));
+  const std::string without = OneTensor(1).Save(root, 4, (root + "/step-00000099").c_str());
+  EXPECT_FALSE(std::filesystem::exists(without + linked));
+  EXPECT_EQ(fsdp_verify(without.c_str(), nullptr, nullptr), FSDP_OK) << fsdp_error_message();
+}
+
 TEST(COptionsTest, ADestinationThatExistsIsRefusedWithTheOptionThatReplacesIt) {
   const std::string path = testing::TempDir() + "/exists.pt";
   ASSERT_EQ(fsdp_convert(kTwoModels, path.c_str(), nullptr, nullptr), FSDP_OK) << fsdp_error_message();

@@ -14,6 +14,7 @@
 #include "fsdp/checkpoint/c_api/c_status.h"
 #include "fsdp/checkpoint/c_api/fsdp_checkpoint.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/native/format/stored_attributes.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
@@ -212,6 +213,15 @@ int32_t fsdp_reader_notes(const fsdp_reader* reader, char** notes) {
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(reader, "reader"));
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(notes, "notes"));
     return fsdp::GiveString(fsdp::Notes(*reader), notes);
+  });
+}
+
+int32_t fsdp_reader_attributes(const fsdp_reader* reader, char** json) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(reader, "reader"));
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(json, "json"));
+    const fsdp::RunMetadata& attributes = reader->source->contents().attributes;
+    return fsdp::GiveString(attributes.empty() ? "{}" : fsdp::EncodeAttributes(attributes, ""), json);
   });
 }
 

@@ -44,6 +44,7 @@ absl::Status ReadOptions(const fsdp_save_options* given, SaveOptions& save) {
   save.parity = options.parity;
   if (options.io_threads > 0) save.io_threads = options.io_threads;
   if (options.name != nullptr) save.name = options.name;
+  if (options.base != nullptr) save.base = options.base;
   return absl::OkStatus();
 }
 

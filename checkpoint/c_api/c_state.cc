@@ -2,6 +2,7 @@
 #include "fsdp/checkpoint/c_api/c_state.h"
 
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
@@ -11,6 +12,8 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/c_api/c_status.h"
+#include "fsdp/checkpoint/native/format/stored_attributes.h"
+#include "fsdp/checkpoint/source/json_document.h"
 #include "fsdp/checkpoint/source/stored_values.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 
@@ -89,6 +92,16 @@ absl::StatusOr<ShardedTensor> TensorOf(const std::string& name, int32_t dtype, a
     last = shard.end;
   }
   return tensor;
+}
+
+// Errors of a reader are about a damaged file; here they are the caller's.
+absl::StatusOr<RunMetadata> AttributesOf(const char* given) {
+  FSDP_RETURN_IF_ERROR(CheckPointer(given, "json"));
+  const absl::StatusOr<nlohmann::json> json = ParseJson(given);
+  if (!json.ok()) return absl::InvalidArgumentError(absl::StrCat("attributes: ", json.status().message()));
+  absl::StatusOr<RunMetadata> attributes = DecodeAttributes(*json);
+  if (!attributes.ok()) return absl::InvalidArgumentError(attributes.status().message());
+  return attributes;
 }
 
 // Parameters must be in order, disjoint, and inside the flat parameter.
@@ -183,6 +196,14 @@ int32_t fsdp_state_add_alias(fsdp_state* state, const char* alias, const char* n
     FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(name, "name"));
     // Names are checked by the save (AddAliases), when all tensors are known.
     state->state.aliases[alias] = name;
+    return absl::OkStatus();
+  });
+}
+
+int32_t fsdp_state_set_attributes(fsdp_state* state, const char* json) {
+  return fsdp::Guard([&]() -> absl::Status {
+    FSDP_RETURN_IF_ERROR(fsdp::CheckPointer(state, "state"));
+    FSDP_ASSIGN_OR_RETURN(state->state.attributes, fsdp::AttributesOf(json));
     return absl::OkStatus();
   });
 }

@@ -157,6 +157,10 @@ int32_t fsdp_reader_identity(const fsdp_reader* reader, char** identity);
  * optimizer, what was guessed, renamed or left out. "" if there is nothing to say. `notes` is for fsdp_free. */
 int32_t fsdp_reader_notes(const fsdp_reader* reader, char** notes);
 
+/* What the run recorded about itself, as of fsdp_state_set_attributes; "{}" if nothing is recorded. `json` is for
+ * fsdp_free. */
+int32_t fsdp_reader_attributes(const fsdp_reader* reader, char** json);
+
 /* Performs all `reads` on `threads` threads (0: 4), each block once, verified if the format has digests. Blocks until
  * all are done; after a failure the contents of the `out`s are unspecified. For any number of threads at the same time.
  */
@@ -187,6 +191,10 @@ int32_t fsdp_state_add_tensor(fsdp_state* state, const char* name, int32_t dtype
                               const fsdp_shard* shards, int64_t shard_count);
 int32_t fsdp_state_add_text(fsdp_state* state, const char* name, const char* text, int64_t bytes);
 int32_t fsdp_state_add_alias(fsdp_state* state, const char* alias, const char* name);
+/* Facts about the run, such as its config, which replace those of an earlier call: one JSON object of texts, booleans,
+ * nulls, 64-bit integers and finite floating-point numbers, {"model.n_head": 4, "options.lr": 0.001}. At most 4096, and
+ * 1 MiB of names and texts. Every rank gives equal ones. */
+int32_t fsdp_state_set_attributes(fsdp_state* state, const char* json);
 /* FSDP_LOCAL: the layout of a unit's flat parameter of `unsharded_numel` elements: parameter fqns[i], named without
  * "model/", has numels[i] elements from offsets[i]. Sorted by offset and disjoint; `count` of each. */
 int32_t fsdp_state_add_unit(fsdp_state* state, const char* name, int64_t unsharded_numel, int64_t count,
@@ -214,6 +222,8 @@ typedef struct fsdp_save_options {
   int32_t parity;     /* files that can be lost and rebuilt (ckpt repair); 0 for FSDP_FULL */
   int32_t io_threads; /* of each rank; 0: 2 */
   const char* name;   /* of the checkpoint in ROOT: one part of a path, at most 200 bytes; NULL: step-NNNNNNNN */
+  const char* base;   /* the path of an earlier checkpoint on the same file system, or NULL: what FSDP_SHARDED and
+                       * FSDP_LOCAL have in common with it is linked, not written again */
 } fsdp_save_options;
 
 /* Saves as ROOT/step-NNNNNNNN or ROOT/name, complete or not at all. Every rank calls it with its own part. `group`
