@@ -5,7 +5,7 @@ import dataclasses
 import io
 import json
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple
 
 import torch
 from torch.distributed.checkpoint.metadata import (
@@ -28,6 +28,7 @@ from ._torch_keys import keys_of, value_of_part
 from ._torch_layout import INDEX, branch_of, member_of_group
 from ._torch_memory import memory_to_read_into
 from ._torch_names import dtype_name
+from ._torch_numbers import NumberMetadata, give, is_number
 from ._torch_values import pickle_of_value
 from ._values import value_of_json, value_of_text
 
@@ -43,6 +44,7 @@ class _Batch:
         self._checkpoint, self._planner, self._threads = checkpoint, planner, threads
         self._requests: List[ReadRequest] = []
         self._targets: List[Tuple[Any, torch.Tensor, torch.Tensor]] = []
+        self._numbers: List[Tuple[Any, torch.Tensor]] = []
         self._staged = 0
 
     def add(self, item: Any, name: str) -> None:
@@ -62,13 +64,22 @@ class _Batch:
                 self._requests.append(ReadRequest(name, begin, end, dtype, address))
                 address += (end - begin) * place.element_size()
 
+    def add_number(self, item: Any, name: str) -> None:
+        """A tensor without dimensions that the planner may want as a number."""
+        info = self._checkpoint.info(name)
+        number = torch.empty((), dtype=getattr(torch, info.dtype))
+        self._numbers.append((item, number))
+        self._requests.append(ReadRequest(name, 0, 1, info.dtype, number.data_ptr()))
+
     def read(self) -> None:
         self._checkpoint.read_into(self._requests, self._threads)
+        for item, number in self._numbers:
+            give(self._planner, item, number)
         for item, target, place in self._targets:
             if place is not target:
                 target.copy_(place)
             self._planner.commit_tensor(item, target)
-        self._requests, self._targets, self._staged = [], [], 0
+        self._requests, self._targets, self._numbers, self._staged = [], [], [], 0
 
 
 def _place(key: List[Any]) -> Tuple[Any, str]:
@@ -92,10 +103,10 @@ class _Unread(Metadata):
         return super().__getattribute__(name)
 
 
-def _tensor_metadata(dtype: torch.dtype, shape: Tuple[int, ...]) -> TensorStorageMetadata:
+def _tensor_metadata(dtype: torch.dtype, shape: Tuple[int, ...], kind: Any = TensorStorageMetadata) -> Any:
     size = torch.Size(shape)
     chunk = ChunkStorageMetadata(torch.Size([0] * len(size)), size)
-    return TensorStorageMetadata(TensorProperties(dtype=dtype), size, [chunk])
+    return kind(TensorProperties(dtype=dtype), size, [chunk])
 
 
 class Reader(StorageReader):
@@ -108,7 +119,8 @@ class Reader(StorageReader):
     "optim.param_groups.0.lr" and, of other values, those that they have in the file. With
     `flatten_optimizer_state_dict`, for state dicts of that option of torch's, the groups are
     "optim.param_groups.NAME.lr" for each parameter; a checkpoint that was saved flattened has both. Options that only
-    torch's optimizers have are the defaults. No code of a file is run: a value that torch.load does not take with
+    torch's optimizers have are the defaults, and numbers in an optimizer's state become tensors or Python's numbers, as
+    the state dict has them. No code of a file is run: a value that torch.load does not take with
     weights_only is an error, unless `trust_pickles`. `layout` as of `fsdp_checkpoint.open`.
 
     >>> dcp.load({"model": model.state_dict()}, storage_reader=Reader("checkpoints"))
@@ -133,6 +145,7 @@ class Reader(StorageReader):
         self._opened: Optional[Opened] = None
         self._keys: Dict[str, List[Any]] = {}
         self._groups: Dict[str, Any] = {}  # the values of members of param_groups, by DCP's names
+        self._numbers: Set[str] = set()  # tensors that a state dict may have as numbers of Python, by DCP's names
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
         """Takes another path for the next load; called by dcp.load(checkpoint_id=...).
@@ -179,7 +192,8 @@ class Reader(StorageReader):
         for fqn, (kind, name, *_) in self._keys.items():
             if kind == "tensor":
                 info = checkpoint.info(name)
-                metadata[fqn] = _tensor_metadata(getattr(torch, info.dtype), info.shape)
+                of_kind = NumberMetadata if fqn in self._numbers else TensorStorageMetadata
+                metadata[fqn] = _tensor_metadata(getattr(torch, info.dtype), info.shape, of_kind)
             elif isinstance(self._groups.get(fqn), torch.Tensor):
                 metadata[fqn] = _tensor_metadata(self._groups[fqn].dtype, ())
             else:
@@ -216,6 +230,8 @@ class Reader(StorageReader):
             for fqn, key in keys.items()
             if key[0] == "group"
         }
+        states = {f: k[1] for f, k in keys.items() if k[0] == "tensor" and k[1].startswith("optim/state/")}
+        self._numbers = {fqn for fqn, name in states.items() if checkpoint.info(name).shape == ()}
         self._checkpoint, self._keys = checkpoint, keys
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
@@ -267,8 +283,10 @@ class Reader(StorageReader):
         batch = _Batch(checkpoint, planner, self._threads)
         for item in plan.items:
             fqn = item.storage_index.fqn
-            if item.type == LoadItemType.BYTE_IO:
-                planner.load_bytes(item, self._value(checkpoint, fqn))
+            if item.type == LoadItemType.BYTE_IO and fqn in self._numbers:
+                batch.add_number(item, self._keys[fqn][1])
+            elif item.type == LoadItemType.BYTE_IO:
+                self._give_value(planner, item)
             elif fqn in self._groups:
                 target = planner.resolve_tensor(item).detach()
                 target.copy_(self._groups[fqn])
@@ -280,18 +298,26 @@ class Reader(StorageReader):
         future.set_result(None)
         return future
 
-    def _value(self, checkpoint: Checkpoint, fqn: str) -> io.BytesIO:
-        """The form that planners take: the bytes of torch.save. They unpickle them, so they get none that could run
-        code."""
-        kind, name = self._keys[fqn][:2]
+    def _give_value(self, planner: LoadPlanner, item: Any) -> None:
+        """Gives a value that is no tensor to the planner, which takes the bytes of torch.save. It unpickles them, so it
+        gets none that could run code."""
+        checkpoint, key = self._open(), self._keys[item.storage_index.fqn]
+        kind, name = key[:2]
+        if kind == "torch.save":
+            planner.load_bytes(item, self._pickle(checkpoint, name))
+            return
         if kind == "group":
-            return pickle_of_value(self._groups[fqn])
-        if kind == "python":
-            return pickle_of_value(value_of_text(checkpoint.texts[name]))
-        if kind == "part":
-            return pickle_of_value(value_of_part(checkpoint, self._keys[fqn]))
-        if kind == "json":
-            return pickle_of_value(json.loads(checkpoint.texts[name]))
+            value = self._groups[item.storage_index.fqn]
+        elif kind == "python":
+            value = value_of_text(checkpoint.texts[name])
+        else:
+            value = value_of_part(checkpoint, key) if kind == "part" else json.loads(checkpoint.texts[name])
+        if is_number(name, value):
+            give(planner, item, value)
+        else:
+            planner.load_bytes(item, pickle_of_value(value))
+
+    def _pickle(self, checkpoint: Checkpoint, name: str) -> io.BytesIO:
         data = io.BytesIO(checkpoint.torch(name).numpy().tobytes())
         if not self._trust_pickles:
             try:

@@ -181,6 +181,71 @@ class OptimizerTest(Case):
         dcp.load(wanted, storage_reader=Reader(self.root + "/dcp.save"))
         self.assertEqual(repr(wanted), repr(state))
 
+    def test_a_number_in_the_state_becomes_what_the_state_dict_to_load_has(self):
+        names = ("Writer", ".pt", "dcp", "ours", "again.pt")
+        for saved, wanted in itertools.product((3, 2.5, torch.tensor(3.0)), (0, 0.0, torch.tensor(7.0))):
+            root = f"{self.root}/{type(saved).__name__}{saved}{type(wanted).__name__}"
+            groups = [{"lr": 0.1, "params": ["w"]}]
+            state = {"model": {"w": torch.ones(2)}}
+            state["optim"] = {"state": {"w": {"step": saved, "m": torch.ones(2)}}, "param_groups": groups}
+            dcp.save(state, storage_writer=Writer(root + "Writer"))
+            torch.save(state, root + ".pt")
+            dcp.save(state, storage_writer=dcp.FileSystemWriter(root + "dcp"))
+            fsdp_checkpoint.convert(root + ".pt", root + "ours")
+            fsdp_checkpoint.convert(root + "Writer", root + "again.pt")
+            for name in names:
+                other = copy.deepcopy(state)
+                place = other["optim"]["state"]["w"]
+                place["step"] = given = copy.deepcopy(wanted)
+                dcp.load(other, storage_reader=Reader(root + name))
+                label = f"{name}: {saved!r} for {wanted!r}: {place['step']!r}"
+                self.assertEqual(float(place["step"]), float(saved), label)
+                if isinstance(wanted, torch.Tensor):
+                    self.assertIs(place["step"], given, label)
+                elif saved != 2.5:
+                    self.assertIs(type(place["step"]), type(wanted), label)
+
+    def test_sparse_adam_continues_from_files_of_torch(self):
+        def trained(seed, steps):
+            torch.manual_seed(seed)
+            model = nn.Embedding(7, 3, sparse=True)
+            optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
+            for step in range(steps):
+                train(model, optimizer, step)
+            return model, optimizer
+
+        def train(model, optimizer, step):
+            optimizer.zero_grad()
+            model(torch.tensor([step, 3, 5])).square().sum().backward()
+            optimizer.step()
+
+        def by_name(model, optimizer):
+            optim = optimizer.state_dict()
+            groups = [{**group, "params": ["weight"]} for group in optim["param_groups"]]
+            state = {"weight": optim["state"][0]}
+            return {"model": model.state_dict(), "optim": {"state": state, "param_groups": groups}}
+
+        model, optimizer = trained(1, 3)
+        self.assertIs(type(optimizer.state_dict()["state"][0]["step"]), int)
+        torch.save({"model": model.state_dict(), "optim": optimizer.state_dict()}, self.root + "/m.pt")
+        dcp.save(by_name(model, optimizer), storage_writer=dcp.FileSystemWriter(self.root + "/dcp"))
+        dcp.save(by_name(model, optimizer), storage_writer=Writer(self.root + "/writer"))
+        fsdp_checkpoint.convert(self.root + "/m.pt", self.root + "/ours")
+        for source in ("m.pt", "dcp", "writer", "ours"):
+            other, others = trained(2, 1)
+            state = by_name(other, others)
+            dcp.load(state, storage_reader=Reader(f"{self.root}/{source}"))
+            state["optim"]["state"] = {0: state["optim"]["state"]["weight"]}
+            state["optim"]["param_groups"][0]["params"] = [0]
+            other.load_state_dict(state["model"])
+            others.load_state_dict(state["optim"])
+            self.assertIs(type(others.state_dict()["state"][0]["step"]), int, source)
+            wanted, optimizers_of_wanted = copy.deepcopy((model, optimizer))
+            for step in (4, 5):
+                train(wanted, optimizers_of_wanted, step)
+                train(other, others, step)
+            self.assertTrue(same(wanted.weight, other.weight), source)
+
     def test_hyperparameters_keep_their_types(self):
         saved = self.trained(optimizers()["AdamW"])
         dcp.save(saved.state(), storage_writer=Writer(self.path()))
