@@ -19,6 +19,11 @@ from ._torch_names import dtype_name
 def values_in_memory(fqn: str, tensor: Any, dtype: str, sizes: Sequence[int]) -> torch.Tensor:
     """The values of `tensor`, row-major in host memory: its own memory if it has that form, otherwise a copy.
     ValueError or TypeError, with `fqn`, if it has no memory, or is not of the planned dtype and sizes."""
+    return in_rows(fqn, plain_tensor(fqn, tensor, dtype, sizes))
+
+
+def plain_tensor(fqn: str, tensor: Any, dtype: str, sizes: Sequence[int]) -> torch.Tensor:
+    """`tensor` as a torch.Tensor of the same memory, on any device. Errors as of values_in_memory."""
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"{fqn}: the planner gave a {type(tensor).__name__}, wanted a tensor")
     if hasattr(tensor, "trigger_wait"):  # an AsyncCollectiveTensor: the result of a collective in progress
@@ -38,6 +43,11 @@ def values_in_memory(fqn: str, tensor: Any, dtype: str, sizes: Sequence[int]) ->
             "than ranks have if FSDP2 and tensor parallelism divide a dimension unevenly, such as 9 rows on 4 x 2 ranks: "
             "pad it"
         )
+    return plain
+
+
+def in_rows(fqn: str, plain: torch.Tensor) -> torch.Tensor:
+    """The values of a plain_tensor as of values_in_memory."""
     # contiguous() conjugates and negates a tensor that it copies, and not one that it returns as it is.
     values = plain.to("cpu").contiguous().resolve_conj().resolve_neg()
     _check_memory(fqn, values)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Shared by Writer and Reader: names, dtypes, and what every rank needs of the plans of all."""
 
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Any, Dict, FrozenSet, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemType
@@ -10,6 +10,10 @@ from . import _library
 from ._torch_boxes import check_box
 from ._torch_exchange import Cut
 from ._torch_layout import Layout
+
+
+# The name of a value and, of a part of a tensor, its offsets.
+Key = Tuple[str, Optional[Tuple[int, ...]]]
 
 
 class SavedTensor(NamedTuple):
@@ -28,6 +32,7 @@ class SharedPlan(NamedTuple):
     paths: Dict[str, Tuple[Any, ...]]  # the path of each DCP name in the nested state dict
     layout: Layout
     cuts: List[Cut]  # of the rank
+    shared: FrozenSet[Key]  # of the tensors that the rank saves, those that other ranks have too
 
 
 def dtype_name(fqn: str, dtype: torch.dtype) -> str:

@@ -6,10 +6,20 @@ from typing import Any
 
 import torch
 
+UNREADABLE = object()
+
 
 def value_of_pickle(data: bytes) -> Any:
     """The value that torch.save wrote as `data`; an exception of torch.load for one that weights_only refuses."""
     return torch.load(io.BytesIO(data), weights_only=True)
+
+
+def readable_value(data: bytes) -> Any:
+    """The value that torch.save wrote, or UNREADABLE."""
+    try:
+        return value_of_pickle(data)
+    except Exception:  # torch.load raises many: such a value is kept as its bytes
+        return UNREADABLE
 
 
 def pickle_of_value(value: Any) -> io.BytesIO:

@@ -5,7 +5,8 @@ import ctypes
 import dataclasses
 import json
 import os
-from typing import Any, Dict, List, Optional, Tuple
+import warnings
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -15,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import _arguments, _library
+from . import _arguments, _library, _torch_replicas
 from ._checkpoint import Path
 from ._interrupts import Interrupts
 from ._library import library
@@ -25,7 +26,9 @@ from ._torch_groups import add_groups, is_hyperparameter
 from ._torch_layout import INDEX, group_place, layout_of, our_name, value_name
 from ._torch_memory import stageable, values_in_memory
 from ._torch_names import SavedTensor, SharedPlan, agreed_items, dtype_name
-from ._torch_values import pickle_of_value, value_of_pickle
+from ._torch_ranks import Ranks
+from ._torch_replicas import Copies, Found, key_of, mark_of
+from ._torch_values import pickle_of_value, readable_value
 from ._values import text_of
 
 
@@ -36,15 +39,15 @@ def _stager() -> staging.AsyncStager:
     return staging.DefaultStager(staging.StagingOptions(False, False, False, False))
 
 
-_UNREADABLE = object()
+class _Shared(NamedTuple):
+    """What a rank tells the others before the save."""
 
+    failure: Optional[str] = None
+    values: Dict[str, bytes] = {}  # that it saves and that are no tensors
+    marks: Copies = {}  # of the tensors that it saves and others have too
 
-def _value_of(data: bytes) -> Any:
-    """The value that torch.save wrote, or _UNREADABLE."""
-    try:
-        return value_of_pickle(data)
-    except Exception:  # torch.load raises many: such a value is kept as its bytes
-        return _UNREADABLE
+    def saved(self) -> Copies:
+        return {**self.marks, **{(fqn, None): data for fqn, data in self.values.items()}}
 
 
 def _writer_of(kind: Any, path: Path, options: Dict[str, Any]) -> Any:
@@ -61,7 +64,7 @@ class Writer(StorageWriter):
     one is completed first, then they are exchanged. With `parity`, as many lost files can be made again (`ckpt
     repair`). `io_threads` threads write on each rank. Ranks that have columns, or other parts of a tensor that are not
     whole rows, exchange them over the group first. A failure on one rank is an exception on every rank, and leaves no
-    checkpoint.
+    checkpoint. A value that ranks save under one name and that differs is a warning on rank 0.
 
     >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-1000"))
     """
@@ -78,6 +81,7 @@ class Writer(StorageWriter):
     ) -> None:
         super().__init__()
         self._group = process_group
+        self._planned: List[WriteItem] = []  # of this rank, before DCP leaves each item to one
         self._options = _library.options(
             _library.SaveOptions, overwrite=int(overwrite), parity=parity, io_threads=io_threads
         )
@@ -169,11 +173,12 @@ class Writer(StorageWriter):
             )
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Called by dcp.save.
+        """Called by dcp.save. The plan carries its items to the coordinator, as DCP leaves each to one rank.
 
         >>> plan = writer.prepare_local_plan(planner.create_local_plan())
         """
-        return plan
+        self._planned = plan.items
+        return dataclasses.replace(plan, storage_data=_torch_replicas.planned(plan))
 
     def prepare_global_plan(self, plans: List[SavePlan]) -> List[SavePlan]:
         """Called by dcp.save on the coordinator.
@@ -204,8 +209,10 @@ class Writer(StorageWriter):
                 continue  # among the values
             tensors.append(SavedTensor(fqn, name, dtype_name(fqn, data.properties.dtype), tuple(data.size)))
         return [
-            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths, layout, cuts))
-            for rank, (plan, cuts) in enumerate(zip(plans, plan_cuts(plans, tensors)))
+            dataclasses.replace(plan, storage_data=SharedPlan(rank, len(plans), tensors, paths, layout, cuts, shared))
+            for rank, (plan, cuts, shared) in enumerate(
+                zip(plans, plan_cuts(plans, tensors), _torch_replicas.shared_tensors(plans))
+            )
         ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> "Future[List[WriteResult]]":
@@ -221,6 +228,7 @@ class Writer(StorageWriter):
 
     def _write(self, plan: SavePlan, planner: SavePlanner, interrupts: Interrupts) -> List[WriteResult]:
         shared: SharedPlan = plan.storage_data
+        ranks = Ranks(shared.rank, shared.world_size, self._group)
         exchange = Exchange(shared.rank, shared.cuts)
         state = ctypes.c_void_p()
         library.fsdp_state_create(_library.SHARDED, ctypes.byref(state))
@@ -228,21 +236,26 @@ class Writer(StorageWriter):
         results: List[WriteResult] = []
         try:
             failure: Optional[BaseException] = None
-            blobs: Dict[str, bytes] = {}
+            mine = _Shared()
+            copies: Copies = {}
             try:
-                blobs = self._add_tensors(state, plan, planner, exchange, kept, results)
+                values, marks = self._add_tensors(state, plan, planner, exchange, kept, results)
+                names = {tensor.fqn for tensor in shared.tensors}
+                copies = _torch_replicas.copies_of(self._planned, plan.items, planner, names)
+                mine = _Shared(None, values, marks)
                 interrupts.check()
             except BaseException as error:  # the other ranks must not wait for this one
-                failure = error
-            gathered = self._gather((repr(failure) if failure else None, blobs), shared)
+                failure, mine = error, _Shared(repr(error))
+            gathered: List[_Shared] = ranks.gather(mine)
             if failure is not None:
                 raise _library.picklable(failure)
-            for rank, (reason, _) in enumerate(gathered):
-                if reason is not None:
-                    raise RuntimeError(f"rank {rank} of {shared.world_size}: {reason}")
+            for rank, other in enumerate(gathered):
+                if other.failure is not None:
+                    raise RuntimeError(f"rank {rank} of {shared.world_size}: {other.failure}")
             exchange.run(shared.world_size, self._group)
-            self._add_values(state, shared, {k: v for _, blobs in gathered for k, v in blobs.items()}, kept)
-            self._save(state, shared)
+            self._add_values(state, shared, {k: v for other in gathered for k, v in other.values.items()}, kept)
+            found = _torch_replicas.differences(shared.rank, copies, [other.saved() for other in gathered])
+            self._save(state, ranks, found)
         finally:
             library.fsdp_state_free(state)
         return results
@@ -254,18 +267,6 @@ class Writer(StorageWriter):
         >>> writer.finish(metadata, results)
         """
 
-    def _gather(self, mine: Any, plan: SharedPlan) -> List[Any]:
-        if plan.world_size == 1:
-            return [mine]
-        size = dist.get_world_size(self._group) if dist.is_initialized() else 1
-        if size != plan.world_size:
-            raise ValueError(
-                f"Writer has a process group of {size} ranks, and dcp.save one of {plan.world_size}: give both the same"
-            )
-        gathered: List[Any] = [None] * size
-        dist.all_gather_object(gathered, mine, group=self._group)
-        return gathered
-
     def _add_tensors(
         self,
         state: ctypes.c_void_p,
@@ -274,17 +275,20 @@ class Writer(StorageWriter):
         exchange: Exchange,
         kept: List[Any],
         results: List[WriteResult],
-    ) -> Dict[str, bytes]:
+    ) -> Tuple[Dict[str, bytes], Copies]:
         """Adds all tensors to `state`, with the elements that this rank saves, and returns the bytes of its other
-        values."""
+        values, and the marks of the tensors that other ranks have too."""
         planned = {tensor.fqn: tensor for tensor in plan.storage_data.tensors}
         shards: Dict[str, List[Tuple[int, int, int]]] = {}
         blobs: Dict[str, bytes] = {}
+        marks: Copies = {}
         for item in plan.items:
             fqn, data = item.index.fqn, planner.resolve_data(item)
             if fqn in planned:
                 tensor = self._add_part(item, data, planned[fqn], exchange, shards)
                 kept.append(tensor)
+                if key_of(item.index) in plan.storage_data.shared:
+                    marks[key_of(item.index)] = mark_of(tensor)
                 nbytes = tensor.numel() * tensor.element_size()
             else:
                 is_tensor = item.type != WriteItemType.BYTE_IO
@@ -294,7 +298,7 @@ class Writer(StorageWriter):
         shards.update((cut.fqn, exchange.rows(cut.fqn)) for cut in plan.storage_data.cuts)
         for tensor in plan.storage_data.tensors:
             self._add_tensor(state, tensor, sorted(shards.get(tensor.fqn, [])))
-        return blobs
+        return blobs, marks
 
     @staticmethod
     def _add_part(
@@ -328,7 +332,7 @@ class Writer(StorageWriter):
         """Adds the values that are not tensors, on every rank: texts must be equal, and rank 0 has the bytes'
         elements."""
         keys: Dict[str, List[Any]] = {t.fqn: ["tensor", t.name, list(plan.paths[t.fqn])] for t in plan.tensors}
-        values = {fqn: _value_of(data) for fqn, data in sorted(blobs.items())}
+        values = {fqn: readable_value(data) for fqn, data in sorted(blobs.items())}
         keys.update(add_groups(state, plan.paths, plan.layout, values))
         for fqn, value in values.items():
             if fqn in keys:
@@ -345,25 +349,15 @@ class Writer(StorageWriter):
         index = json.dumps({"version": 1, "keys": keys}).encode()
         library.fsdp_state_add_text(state, INDEX, index, len(index))
 
-    def _save(self, state: ctypes.c_void_p, plan: SharedPlan) -> None:
-        failures: List[BaseException] = []
-
-        def gather(context: int, blob: int, size: int, take: Any, sink: int) -> int:
-            try:
-                for rank, other in enumerate(self._gather(ctypes.string_at(blob, size) if size else b"", plan)):
-                    take(sink, rank, other, len(other))
-                return 0
-            except BaseException as error:  # must not leave a function that C has called
-                failures.append(error)
-                return 1
-
-        # The names keep the callback alive while the library has it.
-        callback = _library.Gather(gather)
-        group = _library.options(_library.Group, rank=plan.rank, world_size=plan.world_size, gather=callback)
+    def _save(self, state: ctypes.c_void_p, ranks: Ranks, found: Found) -> None:
         try:
             with _library.saves:
-                library.fsdp_save(state, self._root, self._step, group, self._options, None)
+                library.fsdp_save(state, self._root, self._step, ranks.for_library(found), self._options, None)
         except _library.CheckpointError as error:
+            failures = ranks.failures
             if failures:  # in its text, since pickle leaves out the cause
                 error.args = (f"{error}: {failures[0]!r}",)
             raise error from (failures[0] if failures else None)
+        text = _torch_replicas.warning(ranks.notes) if ranks.rank == 0 else None
+        if text is not None:
+            warnings.warn(text, stacklevel=2)

@@ -14,6 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 import fsdp_checkpoint
+from fsdp_checkpoint._torch_ranks import Ranks
 from fsdp_checkpoint.torch import Reader, Writer
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -60,17 +61,16 @@ def locked_ranks(rank, path):
 
 
 def gather_ranks(rank, path):
-    writer = Writer(path)
-    gather = writer._gather
+    gather = Ranks.gather
 
-    def failing(mine, plan):
-        if isinstance(mine, bytes):
+    def failing(ranks, mine):
+        if isinstance(mine[0], bytes):  # of the library
             raise OSError("the network is down")
-        return gather(mine, plan)
+        return gather(ranks, mine)
 
-    writer._gather = failing
+    Ranks.gather = failing
     try:
-        dcp.save({"w": torch.ones(4, 3)}, storage_writer=writer)
+        dcp.save({"w": torch.ones(4, 3)}, storage_writer=Writer(path))
     except CheckpointException as error:
         assert set(error.failures) == {0, 1} and str(error).count("the network is down") >= 2, error
         return
