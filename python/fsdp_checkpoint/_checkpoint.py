@@ -2,6 +2,7 @@
 """A checkpoint open for reading."""
 
 import ctypes
+import json
 import os
 from typing import TYPE_CHECKING, Any, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
@@ -179,6 +180,18 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         notes = ctypes.c_void_p()
         library.fsdp_reader_notes(self._open_reader(), ctypes.byref(notes))
         return _library.take_lines(notes)
+
+    @property
+    def attributes(self) -> Dict[str, Any]:
+        """What the run recorded about itself, by name: numbers, texts, booleans and None. {} if nothing is recorded, as
+        in formats other than ours.
+
+        >>> checkpoint.attributes["model.n_head"]
+        12
+        """
+        attributes = ctypes.c_void_p()
+        library.fsdp_reader_attributes(self._open_reader(), ctypes.byref(attributes))
+        return json.loads(_library.take_string(attributes))
 
     @property
     def format(self) -> str:

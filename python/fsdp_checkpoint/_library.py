@@ -126,6 +126,7 @@ class SaveOptions(Struct):
         ("parity", ctypes.c_int32),
         ("io_threads", ctypes.c_int32),
         ("name", ctypes.c_char_p),
+        ("base", ctypes.c_char_p),
     ]
 
 
@@ -211,6 +212,7 @@ _CHECKED: Dict[str, List[Any]] = {
     "fsdp_reader_open": [_path, _out(OpenOptions), _out(_pointer)],
     "fsdp_reader_identity": [_pointer, _out(_pointer)],
     "fsdp_reader_notes": [_pointer, _out(_pointer)],
+    "fsdp_reader_attributes": [_pointer, _out(_pointer)],
     "fsdp_reader_tensor": [_pointer, _int64, _out(Tensor)],
     "fsdp_reader_text": [_pointer, _int64, _out(_text), _out(_pointer), _out(_int64)],
     "fsdp_reader_alias": [_pointer, _int64, _out(_text), _out(_text)],
@@ -219,6 +221,7 @@ _CHECKED: Dict[str, List[Any]] = {
     "fsdp_state_add_tensor": [_pointer, _text, _int32, _int32, _out(_int64), _out(Shard), _int64],
     "fsdp_state_add_text": [_pointer, _text, _pointer, _int64],
     "fsdp_state_add_alias": [_pointer, _text, _text],
+    "fsdp_state_set_attributes": [_pointer, _text],
     "fsdp_save": [_pointer, _path, _int64, _out(Group), _out(SaveOptions), _out(_pointer)],
     "fsdp_convert": [_path, _path, _out(ConvertOptions), _out(_pointer)],
     "fsdp_verify": [_path, _out(VerifyOptions), _out(_pointer)],

@@ -8,9 +8,9 @@ its JSON (_values.py), in which {"__python__":"stored","name":"model/w","kind":"
 
 import ctypes
 import sys
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from . import _arguments, _library
+from . import _arguments, _attributes, _library
 from ._checkpoint import Path
 from ._library import library
 from ._torch_groups import add_groups, is_hyperparameter
@@ -202,23 +202,31 @@ def _add_text(state: ctypes.c_void_p, name: str, text: str) -> None:
 
 
 def save(
-    path: Path, state: Dict[str, Any], *, step: Optional[int] = None, overwrite: bool = False, io_threads: int = 2
+    path: Path,
+    state: Dict[str, Any],
+    *,
+    step: Optional[int] = None,
+    overwrite: bool = False,
+    io_threads: int = 2,
+    attributes: Optional[Mapping[str, Any]] = None,
 ) -> None:
     """Saves a nested dict of NumPy arrays, torch tensors and plain values as the checkpoint `path`, complete or not at
     all, with digests. `load` gives it back: equal in every bit, with the same types and nesting; tensors in host memory
     and without gradients, shared parameters as one tensor. A value that a checkpoint cannot hold is a TypeError that
-    names it, before anything is written. For one process: ranks save together by dcp.save and Writer. `step` as of
-    Writer; `overwrite` replaces what is there, when the new one is complete.
+    names it, before anything is written. For one process: ranks save together by dcp.save and Writer. `step` and
+    `attributes` as of Writer; `overwrite` replaces what is there, when the new one is complete.
 
     >>> fsdp_checkpoint.save("checkpoints/step-1000", {"model": model.state_dict(), "epoch": 3})
     """
     root, name = _arguments.root_and_name("save", path)
     number = _arguments.step_of(name) if step is None else _arguments.int64("step", step)
     options = _library.options(_library.SaveOptions, overwrite=int(overwrite), io_threads=io_threads, name=name)
-    saved = _State(state)
+    saved, facts = _State(state), _attributes.encode(attributes)
     made = ctypes.c_void_p()
     library.fsdp_state_create(_library.FULL, ctypes.byref(made))
     try:
+        if facts is not None:
+            library.fsdp_state_set_attributes(made, facts)
         index: Dict[str, List[Any]] = {}
         _add_arrays(made, saved, index)
         index.update(add_groups(made, saved.paths, saved.layout, saved.values))

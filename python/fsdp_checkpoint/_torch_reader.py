@@ -175,6 +175,15 @@ class Reader(StorageReader):
         """
         return self._path
 
+    @property
+    def attributes(self) -> Dict[str, Any]:
+        """As of Checkpoint: what the run recorded about itself.
+
+        >>> Reader("checkpoints").attributes["model.n_head"]
+        12
+        """
+        return self._open().attributes
+
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         """DCP's metadata: names, shapes and dtypes; each tensor is one chunk. Called by dcp.load. If the checkpoint
         cannot be opened, the use of the metadata raises the reason.

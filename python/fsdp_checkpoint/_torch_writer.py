@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 import warnings
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 import torch
 import torch.distributed as dist
@@ -16,7 +16,7 @@ from torch.distributed.checkpoint.planner import SavePlan, SavePlanner, WriteIte
 from torch.distributed.checkpoint.storage import StorageWriter, WriteResult
 from torch.futures import Future
 
-from . import _arguments, _library, _torch_replicas
+from . import _arguments, _attributes, _library, _steps, _torch_replicas
 from ._checkpoint import Path
 from ._interrupts import Interrupts
 from ._library import library
@@ -45,6 +45,7 @@ class _Shared(NamedTuple):
     failure: Optional[str] = None
     values: Dict[str, bytes] = {}  # that it saves and that are no tensors
     marks: Copies = {}  # of the tensors that it saves and others have too
+    base: Optional[str] = None  # of an incremental save; rank 0's counts
 
     def saved(self) -> Copies:
         return {**self.marks, **{(fqn, None): data for fqn, data in self.values.items()}}
@@ -62,9 +63,14 @@ class Writer(StorageWriter):
     after "step" in the name, or else the last number in it, or else 0. `process_group` is the group of dcp.save; its
     ranks exchange a few small messages by all_gather_object. `overwrite` replaces the checkpoint if it exists: the new
     one is completed first, then they are exchanged. With `parity`, as many lost files can be made again (`ckpt
-    repair`). `io_threads` threads write on each rank. Ranks that have columns, or other parts of a tensor that are not
-    whole rows, exchange them over the group first. A failure on one rank is an exception on every rank, and leaves no
-    checkpoint. A value that ranks save under one name and that differs is a warning on rank 0.
+    repair`). `io_threads` threads write on each rank. `attributes`, a dict as of JSON, are facts about the run, such as
+    its config, equal on all ranks: Checkpoint.attributes, `ckpt inspect` and h5py (attributes of the file) have them,
+    members of dicts under names with points. `incremental` links what the newest other checkpoint of the directory
+    has in common with this one, such as frozen layers, instead of writing it again. `keep_last` deletes, when this one
+    is complete, the checkpoints of the directory but this and the newest so many. Ranks that have columns, or other
+    parts of a tensor that are not whole rows, exchange them over the group first. A failure on one rank is an exception
+    on every rank, and leaves no checkpoint. A value that ranks save under one name and that differs is a warning on
+    rank 0.
 
     >>> dcp.save({"model": model.state_dict()}, storage_writer=Writer("checkpoints/step-1000"))
     """
@@ -78,9 +84,16 @@ class Writer(StorageWriter):
         parity: int = 0,
         io_threads: int = 2,
         step: Optional[int] = None,
+        attributes: Optional[Mapping[str, Any]] = None,
+        incremental: bool = False,
+        keep_last: Optional[int] = None,
     ) -> None:
         super().__init__()
+        if keep_last is not None and keep_last < 1:
+            raise ValueError(f"keep_last is {keep_last}, expected at least 1, or None to keep all")
         self._group = process_group
+        self._attributes = _attributes.encode(attributes)
+        self._is_incremental, self._keep_last = incremental, keep_last
         self._planned: List[WriteItem] = []  # of this rank, before DCP leaves each item to one
         self._options = _library.options(
             _library.SaveOptions, overwrite=int(overwrite), parity=parity, io_threads=io_threads
@@ -93,7 +106,9 @@ class Writer(StorageWriter):
         """For dcp.async_save with AsyncCheckpointerType.PROCESS, whose processes have a default group of their own."""
         options = self._options
         kept = {"overwrite": bool(options.overwrite), "parity": options.parity, "io_threads": options.io_threads}
-        return _writer_of, (type(self), self.checkpoint_id, {**kept, "step": self._step})
+        kept["attributes"] = None if self._attributes is None else json.loads(self._attributes)
+        kept.update(step=self._step, incremental=self._is_incremental, keep_last=self._keep_last)
+        return _writer_of, (type(self), self.checkpoint_id, kept)
 
     def reset(self, checkpoint_id: Optional[Path] = None) -> None:
         """Takes another path for the next save; called by dcp.save(checkpoint_id=...). Its step is the one that its
@@ -239,10 +254,12 @@ class Writer(StorageWriter):
             mine = _Shared()
             copies: Copies = {}
             try:
+                if self._attributes is not None:
+                    library.fsdp_state_set_attributes(state, self._attributes)
                 values, marks = self._add_tensors(state, plan, planner, exchange, kept, results)
                 names = {tensor.fqn for tensor in shared.tensors}
                 copies = _torch_replicas.copies_of(self._planned, plan.items, planner, names)
-                mine = _Shared(None, values, marks)
+                mine = _Shared(None, values, marks, self._base() if shared.rank == 0 else None)
                 interrupts.check()
             except BaseException as error:  # the other ranks must not wait for this one
                 failure, mine = error, _Shared(repr(error))
@@ -255,17 +272,30 @@ class Writer(StorageWriter):
             exchange.run(shared.world_size, self._group)
             self._add_values(state, shared, {k: v for other in gathered for k, v in other.values.items()}, kept)
             found = _torch_replicas.differences(shared.rank, copies, [other.saved() for other in gathered])
-            self._save(state, ranks, found)
+            self._save(state, ranks, gathered[0].base, found)
         finally:
             library.fsdp_state_free(state)
         return results
 
+    def _base(self) -> Optional[str]:
+        """The checkpoint with which an incremental save is compared; None: there is none."""
+        if not self._is_incremental:
+            return None
+        try:
+            found = [step.path for step in _steps.steps(self._root) if os.path.basename(step.path) != self._name]
+        except _library.NotFoundError:
+            return None
+        return found[-1] if found else None
+
     def finish(self, metadata: Metadata, results: List[List[WriteResult]]) -> None:
         """Called by dcp.save on the coordinator. The checkpoint is committed already: by rename, when the last rank's
-        bytes were durable.
+        bytes were durable. Deletes what `keep_last` does not keep.
 
         >>> writer.finish(metadata, results)
         """
+        if self._keep_last is not None:
+            # Without a verification, which would read the newest after each save: it was just written.
+            _steps.prune(self._root, keep_last=self._keep_last, keep=[self._name], verify=False)
 
     def _add_tensors(
         self,
@@ -349,7 +379,8 @@ class Writer(StorageWriter):
         index = json.dumps({"version": 1, "keys": keys}).encode()
         library.fsdp_state_add_text(state, INDEX, index, len(index))
 
-    def _save(self, state: ctypes.c_void_p, ranks: Ranks, found: Found) -> None:
+    def _save(self, state: ctypes.c_void_p, ranks: Ranks, base: Optional[str], found: Found) -> None:
+        self._options.base = None if base is None else os.fsencode(base)
         try:
             with _library.saves:
                 library.fsdp_save(state, self._root, self._step, ranks.for_library(found), self._options, None)

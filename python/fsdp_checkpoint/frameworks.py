@@ -137,7 +137,7 @@ def storage(*, trust_pickles: bool = False, **writer: Any) -> Iterator[None]:
     own choice, or a FileSystemWriter or FileSystemReader that is made in the block by a name of that module.
 
     As with FileSystemWriter an existing checkpoint is replaced, unless `overwrite=False`; `writer` are further
-    arguments of Writer (parity, io_threads). Directories that DCP itself wrote are loaded as ever. Objects that
+    arguments of Writer (parity, attributes), but keep_last: frameworks delete by options of their own. Directories that DCP itself wrote are loaded as ever. Objects that
     torch.load does not take with weights_only need `trust_pickles`. The block is of the whole process, threads
     included; names that a module imported from torch.distributed.checkpoint before it are not replaced. ValueError for
     a path that is a URL.
@@ -145,6 +145,8 @@ def storage(*, trust_pickles: bool = False, **writer: Any) -> Iterator[None]:
     >>> with storage(parity=1):
     ...     accelerator.save_state("checkpoints/step-1000")
     """
+    if "keep_last" in writer:
+        raise ValueError("storage(): keep_last: the framework deletes, by an option of its own such as save_total_limit")
     replaced = {
         "save": _saving(dcp.save),
         "async_save": _saving(dcp.async_save),

@@ -137,6 +137,32 @@ class DirectoryTest(Case):
         with self.assertRaises(fsdp_checkpoint.DataLossError):
             fsdp_checkpoint.repair(path)
 
+    def test_an_incremental_save_links_what_the_newest_other_checkpoint_has_too(self):
+        frozen = torch.arange(100_000.0)
+
+        def save(name, **arguments):
+            state = {"frozen": frozen, "step": len(os.listdir(self.root))}
+            dcp.save(state, storage_writer=Writer(os.path.join(self.root, name), incremental=True, **arguments))
+            fsdp_checkpoint.verify(os.path.join(self.root, name))
+            return sorted(file for file in os.listdir(os.path.join(self.root, name)) if ".step-" in file)
+
+        self.assertEqual(save("step-1"), [])
+        self.assertEqual(save("step-2"), ["rank-00000-of-00001.step-00000001.h5"])
+        self.assertEqual(save("step-3", keep_last=1), ["rank-00000-of-00001.step-00000001.h5"])
+        self.assertEqual(os.listdir(self.root), ["step-3"])
+        self.assertEqual(save("step-3", overwrite=True), [])
+        frozen = frozen + 1
+        self.assertEqual(save("step-4"), [])
+
+    def test_a_writer_keeps_the_newest_checkpoints_and_its_own(self):
+        for name in ("step-1", "step-2", "step-9"):
+            dcp.save({"w": torch.ones(5)}, storage_writer=Writer(os.path.join(self.root, name), keep_last=2))
+        self.assertEqual(sorted(os.listdir(self.root)), ["step-2", "step-9"])
+        dcp.save({"w": torch.ones(5)}, storage_writer=Writer(os.path.join(self.root, "step-1"), keep_last=1))
+        self.assertEqual(sorted(os.listdir(self.root)), ["step-1", "step-9"])
+        with self.assertRaisesRegex(ValueError, "keep_last is 0"):
+            Writer(self.path(), keep_last=0)
+
     def test_an_open_checkpoint_is_pickled_by_its_path(self):
         self.save("step-7")
         with fsdp_checkpoint.open(self.root, verify=False) as checkpoint:

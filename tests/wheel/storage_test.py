@@ -70,6 +70,13 @@ def ranks_save_in_a_process(rank, root, kind):
 
 
 class StorageTest(Case):
+    def test_deleting_is_left_to_the_framework(self):
+        with self.assertRaisesRegex(ValueError, "keep_last: the framework deletes"), storage(keep_last=2):
+            pass
+        with storage(attributes={"lr": 0.1}):
+            dcp.save(state(1.0), checkpoint_id=self.path())
+        self.assertEqual(fct.Reader(self.path()).attributes, {"lr": 0.1})
+
     def test_a_writer_saves_in_a_process_of_its_own(self):
         from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
 
