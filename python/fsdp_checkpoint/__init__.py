@@ -16,6 +16,7 @@ Importing it imports neither NumPy nor PyTorch.
 """
 
 from ._checkpoint import Checkpoint, ReadRequest, TensorInfo, open
+from ._inspect import Inspection, inspect
 from ._library import CheckpointError, DataLossError, ExistsError, NotFoundError
 from ._load import load
 from ._object_store import pull, push
@@ -28,12 +29,14 @@ __all__ = [
     "CheckpointError",
     "DataLossError",
     "ExistsError",
+    "Inspection",
     "NotFoundError",
     "ReadRequest",
     "Step",
     "TensorInfo",
     "convert",
     "diff",
+    "inspect",
     "latest",
     "load",
     "open",

@@ -5,58 +5,31 @@ The first ckpt on the PATH is taken, or else this package's. Static ones of earl
 passed over.
 """
 
-import json
-import os
-import subprocess
-import sysconfig
 from typing import Any, Dict, List, Optional
 
+from . import _program
 from ._checkpoint import Path
-from ._library import CheckpointError, ExistsError, NotFoundError
+from ._library import CheckpointError
 
 _IS_STATIC = "this program is static"
-_UNIMPLEMENTED, _UNKNOWN, _NOT_FOUND, _EXISTS = 12, 2, 5, 6
-
-
-def _programs() -> List[str]:
-    directories = [directory or "." for directory in os.environ.get("PATH", os.defpath).split(os.pathsep)]
-    paths = [os.path.join(directory, "ckpt") for directory in [*directories, sysconfig.get_path("scripts")]]
-    return [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
-
-
-def _failure(problem: str) -> CheckpointError:
-    if " exists" in problem and "--force replaces it" in problem:
-        return ExistsError(_EXISTS, problem.replace("--force replaces it", "overwrite=True replaces it"))
-    return NotFoundError(_NOT_FOUND, problem) if "does not exist" in problem else CheckpointError(_UNKNOWN, problem)
+_UNIMPLEMENTED = 12
 
 
 def _run(operands: List[str], overwrite: bool, endpoint_url: Optional[str]) -> Dict[str, Any]:
-    flags = ["--json", *(["--force"] if overwrite else [])]
-    flags += [f"--endpoint_url={endpoint_url}"] if endpoint_url else []
+    flags = [*(["--force"] if overwrite else []), *([f"--endpoint_url={endpoint_url}"] if endpoint_url else [])]
     refused = "no program ckpt is on the PATH"
-    for program in _programs():
-        done = subprocess.run([program, *operands, *flags], capture_output=True, encoding="utf-8", errors="replace")
-        try:
-            report = json.loads(done.stdout)
-        except ValueError:
-            report = {}
-        if done.returncode == 0:
-            return report
-        problem = report.get("problem") or done.stderr.strip() or f"{program} ended with status {done.returncode}"
-        if _IS_STATIC not in problem:
-            raise _failure(problem)
-        refused = f"{program}: {problem}"
+    for program in [*_program.on_path(), *_program.own()]:
+        outcome = _program.run(program, operands, flags)
+        if outcome.is_done:
+            return outcome.report
+        if _IS_STATIC not in outcome.problem:
+            raise _program.failure(outcome.problem)
+        refused = f"{program}: {outcome.problem}"
     raise CheckpointError(
         _UNIMPLEMENTED,
         f"{operands[0]}: {refused}; expected a ckpt with libcurl, as this package has one: put its directory onto the "
         "PATH",
     )
-
-
-def _operand(path: Path) -> str:
-    """As a path, never as a flag."""
-    text = os.fspath(path)
-    return os.path.join(".", text) if text.startswith("-") else text
 
 
 def push(source: Path, url: str, *, overwrite: bool = False, endpoint_url: Optional[str] = None) -> Dict[str, Any]:
@@ -66,7 +39,7 @@ def push(source: Path, url: str, *, overwrite: bool = False, endpoint_url: Optio
 
     >>> fsdp_checkpoint.push("checkpoints", "s3://models/gpt2")
     """
-    return _run(["push", _operand(source), url], overwrite, endpoint_url)
+    return _run(["push", _program.operand(source), url], overwrite, endpoint_url)
 
 
 def pull(url: str, destination: Path, *, overwrite: bool = False, endpoint_url: Optional[str] = None) -> Dict[str, Any]:
@@ -75,4 +48,4 @@ def pull(url: str, destination: Path, *, overwrite: bool = False, endpoint_url: 
 
     >>> fsdp_checkpoint.pull("s3://models/gpt2", "copy")
     """
-    return _run(["pull", url, _operand(destination)], overwrite, endpoint_url)
+    return _run(["pull", url, _program.operand(destination)], overwrite, endpoint_url)

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The program `ckpt`, for what the library lacks: its reports as dicts, and its failures as exceptions."""
+
+import json
+import os
+import subprocess
+import sysconfig
+from typing import Any, Dict, List, NamedTuple
+
+from ._checkpoint import Path
+from ._library import CheckpointError, ExistsError, NotFoundError
+
+_UNKNOWN, _NOT_FOUND, _EXISTS = 2, 5, 6
+
+
+class Outcome(NamedTuple):
+    """What a run of ckpt --json gave."""
+
+    is_done: bool
+    report: Dict[str, Any]  # {} if it is not JSON
+    problem: str
+
+
+def _only_programs(directories: List[str]) -> List[str]:
+    paths = [os.path.join(directory, "ckpt") for directory in directories]
+    return [path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)]
+
+
+def own() -> List[str]:
+    """This package's ckpt, or none."""
+    return _only_programs([sysconfig.get_path("scripts")])
+
+
+def on_path() -> List[str]:
+    """Those on the PATH, in its order."""
+    directories = os.environ.get("PATH", os.defpath).split(os.pathsep)
+    return _only_programs([directory or "." for directory in directories])
+
+
+def operand(path: Path) -> str:
+    """A path as ckpt takes it: never as a flag."""
+    text = os.fsdecode(path)
+    return os.path.join(".", text) if text.startswith("-") else text
+
+
+def run(program: str, operands: List[str], flags: List[str]) -> Outcome:
+    words = [program, *operands, "--json", *flags]
+    done = subprocess.run(words, capture_output=True, encoding="utf-8", errors="replace")
+    try:
+        report = json.loads(done.stdout)
+    except ValueError:
+        report = {}
+    problem = report.get("problem") or done.stderr.strip() or f"{program} ended with status {done.returncode}"
+    return Outcome(done.returncode == 0, report, problem)
+
+
+def failure(problem: str) -> CheckpointError:
+    """The exception for a problem."""
+    if " exists" in problem and "--force replaces it" in problem:
+        return ExistsError(_EXISTS, problem.replace("--force replaces it", "overwrite=True replaces it"))
+    is_missing = "does not exist" in problem or "holds no checkpoint" in problem
+    return NotFoundError(_NOT_FOUND, problem) if is_missing else CheckpointError(_UNKNOWN, problem)
