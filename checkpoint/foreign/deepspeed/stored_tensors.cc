@@ -39,7 +39,8 @@ int StoredTensors::AddView(uint32_t file, const TorchFile& opened, int index, co
                .touched_bytes = tensor.touched_bytes(),
                .dtype = tensor.dtype,
                .shape = tensor.shape,
-               .strides = tensor.strides};
+               .strides = tensor.strides,
+               .wrapper = tensors.wrapper(index)};
   if (shape != nullptr) {
     const std::vector<int64_t> strides = RowMajorStrides(*shape);
     view.shape = *shape;
@@ -143,7 +144,8 @@ TorchLeafType StoredTensors::type(int i) const {
   const auto number = static_cast<size_t>(i);
   if (number < views_.size()) {
     const View& view = views_[number];
-    return {view.is_widened ? DType::kFloat32 : view.dtype, view.shape, view.shape.numel() > 0 ? i : -1};
+    const int identity = view.shape.numel() > 0 ? i : -1;
+    return {view.is_widened ? DType::kFloat32 : view.dtype, view.shape, identity, view.wrapper};
   }
   const size_t state = (number - views_.size()) / parameters_.size();
   const size_t parameter = (number - views_.size()) % parameters_.size();

@@ -93,6 +93,7 @@ class StoredTensors {
     Shape shape;
     absl::InlinedVector<int64_t, 4> strides;
     bool is_widened = false;  // read as float32
+    TorchWrapper wrapper = {};
   };
   // Reads a view in its own dtype, or as float32.
   absl::Status ReadView(const View& view, const Interval& interval, std::byte* out) const;

@@ -109,6 +109,10 @@ Shape ItemFile::shape(int tensor) const {
   return layout_.format == ItemFormat::kTorch ? archive_.tree.tensors.shape(tensor) : entries_[tensor].shape;
 }
 
+TorchWrapper ItemFile::wrapper(int tensor) const {
+  return layout_.format == ItemFormat::kTorch ? archive_.tree.tensors.wrapper(tensor) : TorchWrapper();
+}
+
 const DTensor* ItemFile::dtensor(int tensor) const {
   return layout_.format == ItemFormat::kTorch ? archive_.tree.tensors.dtensor(tensor) : nullptr;
 }

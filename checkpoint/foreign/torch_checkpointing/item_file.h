@@ -54,6 +54,7 @@ class ItemFile {
   int64_t size() const;
   DType dtype(int tensor) const;
   Shape shape(int tensor) const;
+  TorchWrapper wrapper(int tensor) const;
   LocalTensor tensor(int tensor) const;
 
   // The division that the file itself states; null if nothing, and after DropDTensors.

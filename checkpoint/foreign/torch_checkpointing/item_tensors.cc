@@ -157,6 +157,7 @@ absl::StatusOr<int> ItemTensors::Add(const ItemPlace& place, int tensor) {
     joined.parts.push_back({file_number_, tensor});
   }
   joined.identity = IdentityOf(number, tensor);
+  joined.wrapper = file_->wrapper(tensor);
   return number;
 }
 

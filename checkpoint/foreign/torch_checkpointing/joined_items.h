@@ -41,6 +41,7 @@ struct JoinedItem {
   DType dtype = DType::kFloat32;
   Shape shape;
   int identity = -1;  // equal for two names of one tensor
+  TorchWrapper wrapper = {};
 
   // Null: `parts` is one whole tensor, unless there are shards. Otherwise the part of the rank at each place of the
   // mesh, of copies only the first.

@@ -38,7 +38,7 @@ class Source final : public TensorSource, public CoveringChecksums {
     }
     const TorchLeafTypes types(static_cast<int64_t>(items_.tensors.size()), [this](int i) {
       const JoinedItem& tensor = items_.tensors[i];
-      return TorchLeafType{tensor.dtype, tensor.shape, tensor.identity};
+      return TorchLeafType{tensor.dtype, tensor.shape, tensor.identity, tensor.wrapper};
     });
     const TorchTensorReader read = [this](int tensor, const Interval& interval, std::byte* out) {
       return ReadJoinedItem(items_, tensor, interval, pool_, out);

@@ -65,6 +65,8 @@ constexpr std::array kAdvice = {
     Advice{"torch.storage._load_from_bytes", "a tensor in a file of pickle: save it with torch.save"},
     Advice{"torch.torch_version.", "the version of torch: save str(version)"},
     Advice{"torch.optim.", "an optimizer or a scheduler: save its state_dict()"},
+    Advice{"torch.nn.parameter.Uninitialized", "a parameter of a lazy module, without a shape: run the module once"},
+    Advice{"torch.nn.parameter.", "a parameter in a form that is not read: save its data"},
     Advice{"torch.nn.", "a whole module: save its state_dict()"},
     Advice{"torch._C.Generator", "a generator of torch: save its get_state()"},
     Advice{"torch.Generator", "a generator of torch: save its get_state()"},

@@ -257,7 +257,11 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
 
   // The concatenation of shards has their dtype and the sum of their lengths.
   static TorchLeafType TypeOf(const TensorRefs& refs, int view) {
-    if (refs.size() == 1) return {refs[0].dtype(), refs[0].tensors().shape(refs[0].index), view};
+    if (refs.size() == 1) {
+      const TorchTensors& tensors = refs[0].tensors();
+      const int i = refs[0].index;
+      return {tensors.dtype(i), tensors.shape(i), view, tensors.wrapper(i)};
+    }
     int64_t numel = 0;
     for (const TensorRef& ref : refs) numel += ref.tensors().shape(ref.index).numel();
     return {refs[0].dtype(), {numel}};

@@ -107,24 +107,33 @@ class StateBuilder {
       if (const std::string note = model.names.note(); !note.empty()) notes.push_back(note);
     }
     if (const std::string note = step_.note(); !note.empty()) notes.push_back(note);
-    if (nested_ > 0) {
-      notes.push_back(absl::StrCat(nested_, nested_ == 1 ? " tensor is" : " tensors are",
-                                   " in dicts or lists inside of a model, and named by the path: ", Quote(a_nested_)));
-    }
-    if (moments_ > 0) {
-      notes.push_back(absl::StrCat(moments_, moments_ == 1 ? " tensor" : " tensors",
-                                   " of the model named as an optimizer's state, such as ", Quote(a_moment_)));
-    }
-    if (unused_ > 0) {
-      notes.push_back(absl::StrCat(unused_, unused_ == 1 ? " value None" : " values None",
-                                   " of the optimizer's state left out, such as ", Quote(an_unused_)));
-    }
+    nested_.AddNote(" tensor is in dicts", " tensors are in dicts",
+                    " or lists inside of a model, and named by the path: ", notes);
+    moments_.AddNote(" tensor", " tensors", " of the model named as an optimizer's state, such as ", notes);
+    unused_.AddNote(" value None", " values None", " of the optimizer's state left out, such as ", notes);
+    parameters_.AddNote(" extra value is a torch.nn.Parameter, read as a tensor",
+                        " extra values are torch.nn.Parameters, read as tensors", ", such as ", notes);
+    attributes_.AddNote(" tensor has attributes of Python", " tensors have attributes of Python",
+                        ", which are left out, such as ", notes);
     return std::move(state_);
   }
 
   struct SeenModel {
     const TorchBranch* branch = nullptr;
     ModelNames names;
+  };
+
+  // Things that become one note, with the name of the first.
+  struct Counted {
+    void Add(const std::string& name) {
+      if (count++ == 0) first = name;
+    }
+    void AddNote(const char* one, const char* several, const char* rest, std::vector<std::string>& notes) const {
+      if (count > 0) notes.push_back(absl::StrCat(count, count == 1 ? one : several, rest, Quote(first)));
+    }
+
+    int64_t count = 0;
+    std::string first;
   };
 
   ModelNames& NamesOf(const TorchBranch* model) {
@@ -158,7 +167,7 @@ class StateBuilder {
       const TreePlace inner = is_tensor ? place.OfTensor(key) : place.Inside(key);
       if (is_tensor && inner.is_model()) {
         if (place.role == Role::kTopModel) FSDP_RETURN_IF_ERROR(step_.Add(inner.path, key, place.depth, member));
-        if (inner.name != key && nested_++ == 0) a_nested_ = inner.path;
+        if (inner.name != key) nested_.Add(inner.path);
         return AddModelTensor(inner, member.tensor());
       }
       const bool is_optimizer = inner.branch != nullptr && inner.branch->is_optimizer;
@@ -213,7 +222,7 @@ class StateBuilder {
       return absl::OkStatus();
     }
     const std::string name = absl::StrCat(place.model->prefix, NamesOf(place.model).Unwrapped(place.name));
-    if (IsMomentName(std::string_view(name).substr(name.rfind('.') + 1)) && moments_++ == 0) a_moment_ = name;
+    if (IsMomentName(std::string_view(name).substr(name.rfind('.') + 1))) moments_.Add(name);
     const TorchLeafType type = tensors_[tensor];
     if (type.identity >= 0) {
       const auto identity = static_cast<size_t>(type.identity);
@@ -231,7 +240,11 @@ class StateBuilder {
 
   absl::Status AddTensor(StateKey key, int index) {
     if (state_.contents.contains(key)) return Twice(key);
-    state_.Set(std::move(key), tensors_[index].dtype, tensors_[index].shape, {TorchTensorPart{.tensor = index}});
+    const TorchLeafType type = tensors_[index];
+    // A model's tensors are parameters anyway.
+    if (type.wrapper.is_parameter && key.section == StateKey::Section::kExtra) parameters_.Add(key.fqn);
+    if (type.wrapper.has_attributes) attributes_.Add(key.fqn);
+    state_.Set(std::move(key), type.dtype, type.shape, {TorchTensorPart{.tensor = index}});
     return absl::OkStatus();
   }
 
@@ -292,7 +305,7 @@ class StateBuilder {
 
   absl::Status AddState(StateKey key, const TorchOptimizerState& state) {
     if (state.value && state.value->is_null() && !IsInList(key.state)) {
-      if (unused_++ == 0) an_unused_ = key.ToString();
+      unused_.Add(key.ToString());
       return absl::OkStatus();
     }
     if (state.value) key = ExtraOfState(key.fqn, key.state);
@@ -318,12 +331,11 @@ class StateBuilder {
   std::vector<uint32_t> first_names_;             // by identity: entry of state_.contents, from 1; 0: unseen
   std::vector<FlatTensor> flats_;
   std::vector<FoundOptimizer> optimizers_;
-  int64_t nested_ = 0;  // tensors in dicts and lists of a model
-  std::string a_nested_;
-  int64_t moments_ = 0;  // tensors of models, with names of optimizer state
-  std::string a_moment_;
-  int64_t unused_ = 0;  // values None of optimizers
-  std::string an_unused_;
+  Counted nested_;      // tensors in dicts and lists of a model
+  Counted moments_;     // tensors of models, with names of optimizer state
+  Counted unused_;      // values None of optimizers
+  Counted parameters_;  // extra values that were parameters
+  Counted attributes_;  // tensors with attributes
 };
 
 }  // namespace

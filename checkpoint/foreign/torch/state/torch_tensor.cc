@@ -158,6 +158,26 @@ PickleValue UnwrapTorchTensor(PickleValue value) {
   return value;
 }
 
+// torch pickles __dict__, or a tuple of it and of __slots__; an empty dict is no attribute.
+TorchWrapper WrapperOf(PickleValue value) {
+  constexpr const char* kParameter = "torch.nn.parameter.Parameter";
+  TorchWrapper wrapper;
+  for (int i = 0; i < kMaxWrappers && value.is(Kind::kCall); ++i) {
+    const PickleValue arguments = value.arguments();
+    const bool is_typed = value.is_call("torch._tensor._rebuild_from_type_v2") && arguments.size() == 4;
+    const bool has_state =
+        is_typed || (value.is_call("torch._utils._rebuild_parameter_with_state") && arguments.size() == 4);
+    if (has_state) {
+      const PickleValue state = arguments.at(3);
+      wrapper.has_attributes |= (state.is(Kind::kDict) || state.is_sequence()) && state.size() > 0;
+    }
+    wrapper.is_parameter |= IsParameter(value) || (is_typed && arguments.at(1).is_global(kParameter));
+    if (!IsParameter(value) || arguments.size() == 0) break;
+    value = arguments.at(0);
+  }
+  return wrapper;
+}
+
 bool IsTorchTensor(PickleValue value) {
   return value.is(Kind::kCall) && (IsParameter(value) || FindTensorCall(value.callee(), value.arguments()) ||
                                    value.is_call("torch._tensor._rebuild_from_type_v2"));

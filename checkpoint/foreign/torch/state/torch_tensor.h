@@ -52,6 +52,15 @@ inline constexpr int kMaxTorchRank = 64;
 // PickleObjects; `value` itself if it is not a parameter.
 PickleValue UnwrapTorchTensor(PickleValue value);
 
+// What a program had around a tensor.
+struct TorchWrapper {
+  bool is_parameter = false;    // a torch.nn.Parameter
+  bool has_attributes = false;  // values that were set on it, such as `persistent` of a torch.nn.Buffer
+};
+
+// Of a value for ReadTorchTensor. Subclasses of Parameter are pickled as parameters.
+TorchWrapper WrapperOf(PickleValue value);
+
 // True for the calls that create a tensor, a parameter or a tensor with attributes: values for ReadTorchTensor.
 bool IsTorchTensor(PickleValue value);
 

@@ -93,16 +93,34 @@ int64_t TorchTensorTaker::memory() const {
 
 absl::StatusOr<uint32_t> TorchTensorTaker::Add(PickleValue value) {
   const PickleValue made = UnwrapTorchTensor(value);
-  // A parameter around a tensor that was already taken adds nothing of its own.
-  if (made.is(PickleKind::kObject)) return made.object();
-  if (IsDTensor(made)) return AddDTensor(made);
+  if (made.is(PickleKind::kObject)) {
+    NoteWrapper(value, made.object());
+    return made.object();
+  }
+  if (IsDTensor(made)) {
+    FSDP_ASSIGN_OR_RETURN(const uint32_t local, AddDTensor(made));
+    NoteWrapper(value, local);
+    return local;
+  }
   FSDP_ASSIGN_OR_RETURN(const TorchTensor tensor, ReadTorchTensor(value));
   FSDP_ASSIGN_OR_RETURN(const uint32_t storage, StorageOf(tensor.storage, value));
   const bool is_row_major = IsRowMajor(tensor);
-  tensors_.tensors_.push_back({tensor.offset, storage, SizesOf(tensor, is_row_major), tensor.dtype,
-                               static_cast<uint8_t>(tensor.shape.rank()), is_row_major,
-                               static_cast<uint32_t>(value.place())});
-  return static_cast<uint32_t>(tensors_.size() - 1);
+  tensors_.tensors_.push_back({.offset = tensor.offset,
+                               .storage = storage,
+                               .sizes = SizesOf(tensor, is_row_major),
+                               .dtype = tensor.dtype,
+                               .rank = static_cast<uint8_t>(tensor.shape.rank()),
+                               .is_row_major = is_row_major,
+                               .place = static_cast<uint32_t>(value.place())});
+  const auto number = static_cast<uint32_t>(tensors_.size() - 1);
+  NoteWrapper(value, number);
+  return number;
+}
+
+void TorchTensorTaker::NoteWrapper(PickleValue value, uint32_t number) {
+  const TorchWrapper wrapper = WrapperOf(value);
+  tensors_.tensors_[number].is_parameter |= wrapper.is_parameter;
+  tensors_.tensors_[number].has_attributes |= wrapper.has_attributes;
 }
 
 // The local tensor is the one that is read; the rest of the DTensor is kept next to it, by its number.

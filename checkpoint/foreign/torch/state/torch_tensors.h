@@ -53,6 +53,9 @@ class TorchTensors {
   const DTensor* dtensor(size_t i) const;
   bool has_dtensors() const { return !dtensors_.empty(); }
 
+  // What a program had around tensor `i`, which is read without it.
+  TorchWrapper wrapper(size_t i) const { return {tensors_[i].is_parameter, tensors_[i].has_attributes}; }
+
   // Frees them, once the parts are joined: they have a mesh of all ranks.
   void DropDTensors() { dtensors_ = {}; }
 
@@ -68,8 +71,11 @@ class TorchTensors {
     uint32_t sizes = 0;  // index in sizes_ of its sizes, followed by its strides unless is_row_major
     DType dtype = DType::kFloat32;
     uint8_t rank = 0;
-    bool is_row_major = true;  // its strides are RowMajorStrides of its shape
-    uint32_t place = 0;        // of its value in the pickle, for messages during parsing
+    // In one byte, so that an entry has 24.
+    bool is_row_major : 1 = true;  // its strides are RowMajorStrides of its shape
+    bool is_parameter : 1 = false;
+    bool has_attributes : 1 = false;
+    uint32_t place = 0;  // of its value in the pickle, for messages during parsing
   };
 
   struct Storage {
@@ -130,6 +136,9 @@ class TorchTensorTaker final : public PickleObjects {
   // The number of the local tensor of a DTensor. Never taken while the pickle is parsed: its mesh is a value that
   // others refer to.
   absl::StatusOr<uint32_t> AddDTensor(PickleValue value);
+
+  // Records what `value` puts around tensor `number`.
+  void NoteWrapper(PickleValue value, uint32_t number);
 
   // The number of a storage, which is added if its key is new.
   absl::StatusOr<uint32_t> StorageOf(const TorchStorage& storage, PickleValue value);

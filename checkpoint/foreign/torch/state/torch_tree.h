@@ -51,6 +51,7 @@ struct TorchLeafType {
   DType dtype = DType::kFloat32;
   Shape shape;
   int identity = -1;  // equal for two names of one tensor (tied weights); -1: the tensor has one name
+  TorchWrapper wrapper = {};
 };
 
 // The types of the tensors of a tree, by TorchNode::tensor(): from a vector, which must outlive this, or computed on
