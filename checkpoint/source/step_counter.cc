@@ -25,8 +25,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::array<std::string_view, 8> kNames = {"step",     "global_step", "global_steps", "iteration",
-                                                    "iter_num", "iter",        "num_updates",  "epoch"};
+constexpr std::array<std::string_view, 9> kNames = {
+    "step", "global_step", "global_steps", "iteration", "iter_num", "iter", "num_updates", "number_training_updates",
+    "epoch"};
 
 constexpr char kTrainerState[] = "trainer_state.json";
 

@@ -57,6 +57,7 @@ class Reader {
     }
     FSDP_ASSIGN_OR_RETURN(const PythonJson json, member.ToJson());
     if (name == "iteration" && json.is_number()) values_.iteration = StepOfNumber(json.get<double>());
+    if (name == "global_step" && json.is_number()) values_.global_step = StepOfNumber(json.get<double>());
     if (name == "checkpoint_version" && json.is_number()) values_.checkpoint_version = json.get<double>();
     if (name == "optimizer") return TakeOptimizer(json);
     if (name == kNamedGroups && json.is_array()) {

@@ -27,6 +27,7 @@ inline constexpr char kNamedGroups[] = "param_groups";
 
 struct CommonValues {
   std::optional<int64_t> iteration;
+  std::optional<int64_t> global_step;  // NeMo's, which has no iteration
   std::optional<double> checkpoint_version;
 
   // Plain values by name, as texts, for extra values: "checkpoint_version", "args", "optimizer.param_groups", ...

@@ -38,6 +38,7 @@ class DistSource final : public TensorSource, public TensorViews, public Coverin
 
   absl::Status ReadState(CommonValues common, int64_t metadata_bytes, bool model_only) {
     FSDP_ASSIGN_OR_RETURN(step_, MegatronStep(path_, common.iteration));
+    const int64_t global_step = common.iteration ? -1 : common.global_step.value_or(-1);
     absl::StatusOr<TorchState> state =
         MakeDistState({.entries = tensors_.TakeEntries(),
                        .tensor = [this](int i) -> const DcpTensor& { return tensors_[i]; },
@@ -47,6 +48,9 @@ class DistSource final : public TensorSource, public TensorViews, public Coverin
     if (!state.ok()) return Annotate(state.status(), path_);
     state_ = *std::move(state);
     state_.path = path_;
+    if (global_step < 0) return absl::OkStatus();
+    step_ = global_step;
+    state_.layout.notes.push_back(absl::StrCat("step ", step_, " is \"global_step\" of ", kMegatronCommonName));
     return absl::OkStatus();
   }
 

@@ -75,7 +75,7 @@ std::optional<TrainingStep::Rank> TrainingStep::RankOf(const std::string& key, i
   const std::optional<size_t> order = StepCounterOrder(key);
   const bool is_epoch = IsEpochCounter(key);
   if (!order || (is_epoch && depth > 0)) return std::nullopt;
-  return Rank(is_epoch, depth, *order);
+  return Rank(is_epoch, depth, *order + 1);
 }
 
 // Looks at each value once, on the walk that builds the state, and keeps the best counter: nearer to the top first,
@@ -108,14 +108,32 @@ absl::Status TrainingStep::AddTensor(const std::string& name, const std::string&
 
 void TrainingStep::AddValue(const std::string& name, const std::string& key, int depth, const PythonJson& value) {
   if (value.is_object() && !value.contains(kPythonTag) && depth < kMostDepth) {
-    for (const auto& [inner, member] : value.items()) {
-      if (!IsScheduler(inner)) AddValue(absl::StrCat(name, ".", inner), inner, depth + 1, member);
-    }
+    AddMembers(name, key, depth, value);
+    return;
+  }
+  // fairseq adds an element for each change of the optimizer. The last one is of this checkpoint.
+  if (key == "optimizer_history" && value.is_array() && !value.empty()) {
+    AddValue(absl::StrCat(name, ".", value.size() - 1), "", depth + 1, value.back());
     return;
   }
   const std::optional<Rank> rank = RankOf(key, depth);
   const std::optional<int64_t> number = rank ? WholeNumber(value) : std::nullopt;
   if (number) Take(name, *rank, *number);
+}
+
+// The counters of a dict. Two programs have a dict of a known form, whose counter has a name that says little anywhere
+// else; it counts before other names of the same depth, which 0 as the place in the list says.
+void TrainingStep::AddMembers(const std::string& name, const std::string& key, int depth, const PythonJson& dict) {
+  const auto take = [&](const char* counter, bool is_epoch) {
+    const std::optional<int64_t> number = WholeNumber(dict[counter]);
+    if (number) Take(absl::StrCat(name, ".", counter), Rank(is_epoch, depth + 1, 0), *number);
+  };
+  // Composer's "iteration" is a number of whole runs over the data.
+  if (key == "timestamp" && dict.contains("batch") && dict.contains("batch_in_epoch")) return take("batch", false);
+  if (key == "reporter" && dict.contains("stats") && dict.contains("epoch")) return take("epoch", true);  // ESPnet
+  for (const auto& [inner, member] : dict.items()) {
+    if (!IsScheduler(inner)) AddValue(absl::StrCat(name, ".", inner), inner, depth + 1, member);
+  }
 }
 
 // Two equally good counters that differ make the step unknown, rather than one of them true.

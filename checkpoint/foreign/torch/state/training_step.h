@@ -3,10 +3,12 @@
 // TrainingStep: how many steps a checkpoint has seen, by its counters. The rule: the counter inside the fewest dicts,
 // and of several the first of
 //
-//   step, global_step, global_steps, iteration, iter_num, iter, num_updates
+//   step, global_step, global_steps, iteration, iter_num, iter, num_updates, number_training_updates
 //
 // (step_counter.h). Without one, "epoch" at the top. Two of one name and depth with different values make the step
 // unknown. Counters inside of optimizers and of schedulers ("lr_scheduler") do not count.
+// Three programs keep theirs elsewhere: fairseq in the last element of "optimizer_history", Composer as "batch" of a
+// "timestamp", ESPnet the epoch in a "reporter".
 // A counter is a whole number that is not negative: an int, a float, a string of digits, or a tensor of one element.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TRAINING_STEP_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_TRAINING_STEP_H_
@@ -45,6 +47,7 @@ class TrainingStep {
   static std::optional<Rank> RankOf(const std::string& key, int depth);
   absl::Status AddTensor(const std::string& name, const std::string& key, int depth, int tensor);
   void AddValue(const std::string& name, const std::string& key, int depth, const PythonJson& value);
+  void AddMembers(const std::string& name, const std::string& key, int depth, const PythonJson& dict);
   void Take(const std::string& name, Rank rank, int64_t value);
 
   const TorchLeafTypes& tensors_;

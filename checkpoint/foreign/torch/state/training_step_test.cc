@@ -70,6 +70,31 @@ TEST(TrainingStepTest, AnotherNameThanStepIsNoted) {
   EXPECT_TRUE(state.contents.contains(StateKey::Extra("epoch")));  // it stays what it was
 }
 
+TEST(TrainingStepTest, CountersThatAProgramKeepsElsewhereAreKnown) {
+  const std::string history =
+      R"("optimizer_history": [{"num_updates": 10, "optimizer_name": "Adam"}, {"num_updates": 25}])";
+  EXPECT_EQ(StepOf(history), 25) << "fairseq";
+  EXPECT_EQ(StepOf(history + R"(, "extra_state": {"num_updates": 26, "train_iterator": {"epoch": 3}})"), 26);
+  EXPECT_EQ(StepOf(R"("optimizer_history": [], "epoch": 2)"), 2);
+  EXPECT_EQ(StepOf(R"("history": [{"num_updates": 10}])"), std::nullopt);
+  EXPECT_EQ(StepOf(R"("state": {"timestamp": {"iteration": 0, "epoch": 1, "batch": 100, "batch_in_epoch": 4}})"), 100)
+      << "Composer";
+  EXPECT_EQ(StepOf(R"("state": {"timestamp": {"iteration": 9, "batch": 100}})"), 9);
+  ASSERT_OK_AND_ASSIGN(const TorchState composer,
+                       TestTree(R"({"state": {"model": {"w": "float32[2]"}, "run_name": "a", "timestamp":
+                           {"iteration": 0, "epoch": 1, "batch": 100, "batch_in_epoch": 4}}, "rng": []})")
+                           .State());
+  EXPECT_EQ(composer.step, 100);
+  EXPECT_EQ(StepOf(R"("number_training_updates": 41, "epoch": 2)"), 41) << "ParlAI";
+  const std::string reporter = R"("reporter": {"stats": {"1": {"train": {}}}, "epoch": 7})";
+  EXPECT_EQ(StepOf(reporter), 7) << "ESPnet";
+  EXPECT_EQ(StepOf(reporter + R"(, "train_state": {"step": 60})"), 60);
+  EXPECT_EQ(StepOf(R"("reporter": {"epoch": 7})"), std::nullopt);
+  ASSERT_OK_AND_ASSIGN(const TorchState state,
+                       TestTree(absl::StrCat(R"({"model": {"w": "float32[2]"}, )", history, "}")).State());
+  EXPECT_THAT(state.layout.notes, Contains("step 25 is \"optimizer_history.1.num_updates\""));
+}
+
 // The state of an optimizer has steps of its own.
 TEST(TrainingStepTest, StepsOfParametersDoNotCount) {
   EXPECT_EQ(StepOf(R"("optimizer": {"state": {"0": {"step": 3}, "1": {"step": 3}},
