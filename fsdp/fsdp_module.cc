@@ -15,9 +15,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/collectives/group/symmetric_group.h"
 #include "fsdp/fsdp/fsdp_module_tree.h"
 #include "fsdp/fsdp/sharded_model.h"
 #include "fsdp/fsdp/state/model_state.h"
+#include "fsdp/fsdp/units/unit_windows.h"
 
 namespace fsdp {
 namespace {
@@ -228,6 +230,43 @@ absl::Status FsdpModule::set_separate_reduce_scatter_group(bool enable, Recurse 
     FSDP_ASSIGN_OR_RETURN(group, shard.Split(/*color=*/0, /*key=*/shard.rank()));
   }
   return Set([&](UnitControls& s) { s.reduce_scatter_group = group; }, recurse);
+}
+
+absl::Status FsdpModule::set_symm_mem_for_comm(bool enable, Recurse recurse) {
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
+  ProcessGroup& shard = *mesh_->group(mesh_->ndim() - 1);
+  if (enable && shard.size() > 1) {
+    FSDP_RETURN_IF_ERROR(SymmetricGroupOf(shard, "set_symm_mem_for_comm").status());
+    if (controls_.all_gather != nullptr || controls_.reduce_scatter != nullptr) {
+      return absl::FailedPreconditionError(
+          "set_symm_mem_for_comm: the unit has a custom all-gather or reduce-scatter, which allocates its own memory: "
+          "expected none");
+    }
+  }
+  return Set(
+      [=](UnitControls& s) {
+        s.symm_mem = enable;
+        if (!enable) s.all_gather_group = nullptr;
+      },
+      recurse);
+}
+
+absl::Status FsdpModule::set_copy_engine_all_gather(bool enable, Recurse recurse) {
+  FSDP_RETURN_IF_ERROR(CheckBetweenPasses());
+  if (enable && !controls_.symm_mem) {
+    return absl::FailedPreconditionError(
+        "set_copy_engine_all_gather: the unit's memory is no symmetric window: expected set_symm_mem_for_comm before");
+  }
+  std::shared_ptr<ProcessGroup> group = enable ? controls_.all_gather_group : nullptr;
+  ProcessGroup& shard = *mesh_->group(mesh_->ndim() - 1);
+  if (enable && group == nullptr && shard.size() > 1) {
+    FSDP_ASSIGN_OR_RETURN(group, SplitForCopyEngines(shard, "set_copy_engine_all_gather"));
+  }
+  return Set(
+      [&](UnitControls& s) {
+        if (s.symm_mem) s.all_gather_group = group;
+      },
+      recurse);
 }
 
 absl::Status FsdpModule::set_keep_unsharded_storage(bool keep, Recurse recurse) {

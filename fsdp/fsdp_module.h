@@ -132,6 +132,19 @@ class FsdpModule final : public ModuleExtension, public ModelOperations, private
   // Collective.
   absl::Status set_separate_reduce_scatter_group(bool enable = true, Recurse recurse = Recurse::kYes);
 
+  // On: the memory of this unit's all-gathers and reduce-scatters, which other units take turns in, is a symmetric
+  // window of NCCL's, from now or the next forward on. NCCL then uses symmetric kernels where it has them: on GPUs of
+  // one host with NVLink, and reduce-scatters only of sums (set_force_sum_reduction_for_comms). kFailedPrecondition,
+  // naming what is missing, for other backends, an NCCL before 2.27, and custom collectives of this unit; does nothing
+  // with one rank. As in PyTorch only for this unit unless `recurse`. Collective.
+  absl::Status set_symm_mem_for_comm(bool enable = true, Recurse recurse = Recurse::kNo);
+
+  // On: all-gathers of the units with set_symm_mem_for_comm use the GPU's copy engines and no multiprocessors, in an
+  // NCCL communicator of their own, made by the first such call. In PyTorch a property of the process group, its
+  // zero-CTA policy. kFailedPrecondition unless this unit has windows, NCCL is 2.28 or later and the driver CUDA 12.5
+  // or later. Collective.
+  absl::Status set_copy_engine_all_gather(bool enable = true, Recurse recurse = Recurse::kYes);
+
   // On: the unit's parameters are unsharded into the same memory each time, which is theirs between steps too. Without
   // it units take turns in the memory of a few.
   absl::Status set_keep_unsharded_storage(bool keep, Recurse recurse = Recurse::kYes);

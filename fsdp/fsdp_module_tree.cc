@@ -167,6 +167,8 @@ RankAgreement FsdpModuleTree::AgreementOfMembers() const {
     agreement.Add("unshard_in_backward" + of, TrueOrFalse(controls.unshard_in_backward));
     agreement.Add("requires_gradient_sync" + of, TrueOrFalse(controls.requires_gradient_sync));
     agreement.Add("requires_all_reduce" + of, TrueOrFalse(controls.requires_all_reduce));
+    agreement.Add("symm_mem_for_comm" + of, TrueOrFalse(controls.symm_mem));
+    agreement.Add("copy_engine_all_gather" + of, TrueOrFalse(controls.all_gather_group != nullptr));
     agreement.Add("separate_reduce_scatter_group" + of, TrueOrFalse(controls.reduce_scatter_group != nullptr));
     agreement.Add("modules_to_forward_prefetch" + of, NamesIn(module_, member->forward_prefetch()));
     agreement.Add("modules_to_backward_prefetch" + of, NamesIn(module_, member->backward_prefetch()));

@@ -22,6 +22,7 @@
 #include "fsdp/fsdp/state/optim_state_reader.h"
 #include "fsdp/fsdp/units/executor.h"
 #include "fsdp/fsdp/units/unit.h"
+#include "fsdp/fsdp/units/unit_windows.h"
 
 namespace fsdp {
 
@@ -112,6 +113,8 @@ ModelSettings SettingsOf(const FsdpOptions& options, const Partition& partition)
   settings.agreement.Add("backward_prefetch", std::string(BackwardPrefetchName(options.backward_prefetch)));
   settings.agreement.Add("forward_prefetch", TrueOrFalse(options.forward_prefetch));
   settings.agreement.Add("check_execution_order", TrueOrFalse(options.check_execution_order));
+  settings.agreement.Add("symm_mem_for_comm", TrueOrFalse(options.symm_mem_for_comm));
+  settings.agreement.Add("copy_engine_all_gather", TrueOrFalse(options.copy_engine_all_gather));
   return settings;
 }
 
@@ -148,6 +151,7 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> FullyShardedDataParall
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<UnitStore> units,
                         UnitStore::Create(*std::move(partition), settings, std::move(groups), init));
   units->set_trace(options.trace);
+  if (options.symm_mem_for_comm) FSDP_RETURN_IF_ERROR(UseWindows(*units, options.copy_engine_all_gather));
   FSDP_ASSIGN_OR_RETURN(model->model_, ShardedModel::Create(*model->module_, std::move(units),
                                                             {.backward_prefetch = options.backward_prefetch,
                                                              .forward_prefetch = options.forward_prefetch,

@@ -88,6 +88,7 @@ absl::Status CheckOptionsAreRead(const FsdpOptions& options) {
       {"device_id", options.device_id.has_value()},
       {"backward_prefetch", options.backward_prefetch != defaults.backward_prefetch},
       {"forward_prefetch", options.forward_prefetch},
+      {"symm_mem_for_comm", options.symm_mem_for_comm},
       {"limit_all_gathers", options.limit_all_gathers != defaults.limit_all_gathers},
       {"trace", options.trace != nullptr},
   };

@@ -89,6 +89,10 @@ absl::Status Validate(const FsdpOptions& options) {
     FSDP_RETURN_IF_ERROR(CheckAtLeast1("shard_group_size", *options.shard_group_size));
   }
   FSDP_RETURN_IF_ERROR(CheckPrefetch(options.backward_prefetch));
+  if (options.copy_engine_all_gather && !options.symm_mem_for_comm) {
+    return absl::InvalidArgumentError(
+        "copy_engine_all_gather is true, but symm_mem_for_comm is not: copy engines need its windows; expected both");
+  }
   return Validate(options.mixed_precision);
 }
 

@@ -87,6 +87,12 @@ struct FsdpOptions {
   // slot before. Off: one slot for each unit; no all-gather waits, and memory is as under shard_grad_op.
   bool limit_all_gathers = true;
 
+  // FsdpModule::set_symm_mem_for_comm and set_copy_engine_all_gather of every unit: the memory of all-gathers and
+  // reduce-scatters is a symmetric window of NCCL's; with the second, which needs the first, all-gathers use the GPU's
+  // copy engines. Refused, naming what is missing, for other backends and older NCCLs.
+  bool symm_mem_for_comm = false;
+  bool copy_engine_all_gather = false;
+
   // Let the optimizer write each parameter twice in one pass, in float32 and in bfloat16, for units whose param_dtype
   // is bfloat16. An all-gather then starts from the bfloat16 copy and does not cast, and a unit that is not sharded
   // computes on the copy. Costs 2 bytes for each element of a shard; offloaded units have no copy. Code that writes

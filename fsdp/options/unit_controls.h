@@ -68,7 +68,11 @@ struct UnitControls {
   std::shared_ptr<AllGatherComm> all_gather = {};
   std::shared_ptr<ReduceScatterComm> reduce_scatter = {};
 
-  // The shard group's ranks as a group for reduce-scatters alone; null: they use the shard group.
+  // On: the memory of the unit's collectives is a symmetric window of its groups (symmetric_group.h).
+  bool symm_mem = false;
+
+  // The shard group's ranks as a group for all-gathers or reduce-scatters only; null: they use the shard group.
+  std::shared_ptr<ProcessGroup> all_gather_group = {};
   std::shared_ptr<ProcessGroup> reduce_scatter_group = {};
 
   // Buffers that gradients are copied to for their reduction; the largest of all units counts.

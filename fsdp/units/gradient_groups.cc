@@ -3,6 +3,7 @@
 // The gradients of a unit of several dtypes: each part, the unit and its dtype groups, goes the way of
 // gradient_reduction.cc, one after another. Groups are small (norms, a router), so each has a gradient slot of its own,
 // and a reduction of its own instead of a copy to the dtype of the others.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -11,16 +12,33 @@
 
 namespace fsdp {
 
+// Of the slot of a trainable dtype group, which never becomes smaller; 0 for other units.
+int64_t GradientReduction::GroupBytes(int index) const {
+  const Unit& unit = units_.unit(index);
+  if (!unit.dtype_group_of.has_value() || !unit.trainable()) return 0;
+  const auto pool = group_gradients_.find(index);
+  const int64_t nbytes = unit.grad_layout.padded_numel() * SizeOf(unit.compute_dtype);
+  return pool == group_gradients_.end() ? nbytes : std::max(nbytes, pool->second.slot_bytes());
+}
+
 absl::Status GradientReduction::AllocateForGroups() {
   for (int index = 0; index < units_.size(); ++index) {
-    const Unit& unit = units_.unit(index);
-    if (!unit.dtype_group_of.has_value() || !unit.trainable()) continue;
-    const int64_t nbytes = unit.grad_layout.padded_numel() * SizeOf(unit.compute_dtype);
-    if (group_gradients_[index].Suffices(1, nbytes)) continue;
-    FSDP_ASSIGN_OR_RETURN(group_gradients_[index], SlotPool::Create(units_.groups().any(), 1, nbytes,
-                                                                    "gradients of unit " + unit.display_name()));
+    const int64_t nbytes = GroupBytes(index);
+    if (nbytes == 0) continue;
+    FSDP_ASSIGN_OR_RETURN(
+        group_gradients_[index],
+        SlotPool::Create(memory_, 1, nbytes, "gradients of unit " + units_.unit(index).display_name()));
   }
   return absl::OkStatus();
+}
+
+bool GradientReduction::GroupsSuffice() const {
+  for (int index = 0; index < units_.size(); ++index) {
+    const auto pool = group_gradients_.find(index);
+    const int64_t has = pool == group_gradients_.end() ? 0 : pool->second.slot_bytes();
+    if (has < GroupBytes(index)) return false;
+  }
+  return true;
 }
 
 SlotPool& GradientReduction::PoolOf(int index) {

@@ -33,6 +33,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/units/row_copy.h"
+#include "fsdp/fsdp/units/unit_windows.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/trace.h"
 
@@ -45,6 +46,7 @@ GradientReduction::GradientReduction(const UnitStore& units, const MemoryPlan& p
       compute_(*streams.compute),
       post_backward_(*streams.post_backward),
       all_reduce_(*streams.all_reduce),
+      memory_(SlotGroup(units)),
       use_(units) {}
 
 GradientReduction::~GradientReduction() = default;
@@ -53,9 +55,7 @@ absl::StatusOr<std::unique_ptr<GradientReduction>> GradientReduction::Create(con
                                                                              const MemoryPlan& plan,
                                                                              UnitStreams& streams) {
   std::unique_ptr<GradientReduction> made(new GradientReduction(units, plan, streams));
-  absl::Status allocated = made->Allocate();
-  allocated.Update(made->AllocateForGroups());
-  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(allocated));
+  FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(made->Allocate()));
   return made;
 }
 
@@ -64,27 +64,8 @@ absl::Status GradientReduction::FollowPlan() {
                       (plan_.root_gradients == 0 || root_gradients_.Suffices(1, plan_.root_gradients)) &&
                       static_cast<int>(inputs_.size()) == plan_.reduce_inputs &&
                       inputs_[0].memory.nbytes() >= plan_.reduce_staging &&
-                      store_.staging_bytes() >= plan_.download_staging;
-  if (!enough) FSDP_RETURN_IF_ERROR(Allocate());
-  return AllocateForGroups();
-}
-
-absl::Status GradientReduction::Allocate() {
-  ProcessGroup& memory = units_.groups().any();
-  if (plan_.root_gradients > 0) {
-    FSDP_ASSIGN_OR_RETURN(root_gradients_, SlotPool::Create(memory, 1, plan_.root_gradients, "the root's gradients"));
-  }
-  FSDP_ASSIGN_OR_RETURN(gradients_,
-                        SlotPool::Create(memory, plan_.slots.gradients, plan_.gradient_slot, "unsharded gradients"));
-  inputs_.clear();
-  input_ = 0;
-  for (int i = 0; i < plan_.reduce_inputs; ++i) {
-    FSDP_ASSIGN_OR_RETURN(Buffer input, memory.Allocate(plan_.reduce_staging));
-    inputs_.push_back({std::move(input), Event()});
-  }
-  FSDP_ASSIGN_OR_RETURN(Buffer download_staging, memory.Allocate(plan_.download_staging));
-  store_ = GradientStore(ops_, std::move(download_staging));
-  return absl::OkStatus();
+                      store_.staging_bytes() >= plan_.download_staging && GroupsSuffice();
+  return enough ? absl::OkStatus() : Allocate();
 }
 
 absl::Status GradientReduction::SetCommHook(CommHook hook) {
@@ -265,7 +246,7 @@ void GradientReduction::Release(int index, Stream& last_user) {
 // Sums `input` over the shard group; `own` is this rank's part of it. A reduce-scatter gives equal parts and packed
 // ones are unequal, so all ranks get the sum of all of them.
 absl::Status GradientReduction::SumOverShards(const Unit& unit, const Tensor& input, const Tensor& own) {
-  ProcessGroup& group = unit.reduce_scatter_group();
+  ProcessGroup& group = *unit.reduce_scatter_group();
   const ReduceOp op = RuleOf(unit).reduce_scatter;
   const bool packed = unit.grad_layout.is_packed();
   if (hook_) return hook_.reduce(input, packed ? Tensor() : own, group, post_backward_);

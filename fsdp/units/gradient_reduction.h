@@ -21,6 +21,7 @@
 #include "fsdp/fsdp/units/gradient_use.h"
 #include "fsdp/fsdp/units/memory_plan.h"
 #include "fsdp/fsdp/units/reduction_rule.h"
+#include "fsdp/fsdp/units/slot_memory.h"
 #include "fsdp/fsdp/units/slot_pool.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_streams.h"
@@ -42,7 +43,7 @@ class GradientReduction {
   absl::Status SetCommHook(CommHook hook);
 
   // Between passes, with nothing on the streams: makes slots and staging anew if the plan has come to need others.
-  // Local.
+  // Local, but collective if the memory has windows.
   absl::Status FollowPlan();
 
   // Whether the gradient of a backward is reduced over the ranks, or stays local until a later one (no_sync()).
@@ -85,10 +86,20 @@ class GradientReduction {
   // Makes the compute stream see all reductions issued so far.
   void WaitForReductions();
 
+  // The memory of slots and staging, for windows of it.
+  SlotMemory& memory() { return memory_; }
+
+  // SlotPool::Sort of the slots that units share.
+  void SortSlots() { gradients_.Sort(); }
+
  private:
   GradientReduction(const UnitStore& units, const MemoryPlan& plan, UnitStreams& streams);
   absl::Status Allocate();
+  absl::Status AllocateSlots();
   absl::Status AllocateForGroups();
+  bool GroupsSuffice() const;
+  int64_t GroupBytes(int index) const;
+  std::vector<SlotMemory::Pieces> Pieces() const;
   SlotPool& PoolOf(int index);
   ReductionRule RuleOf(const Unit& unit) const;
 
@@ -124,6 +135,7 @@ class GradientReduction {
   Stream& post_backward_;
   Stream& all_reduce_;
   CommHook hook_;
+  SlotMemory memory_;
   SlotPool root_gradients_, gradients_;
   std::map<int, SlotPool> group_gradients_;  // of one slot, by dtype group
 

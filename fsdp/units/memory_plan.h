@@ -73,7 +73,8 @@ struct MemoryPlan {
   // the number of units.
   static MemoryPlan Of(const UnitStore& units, const SlotCounts& slots);
 
-  // All bytes on the device; with `accumulates`, including gradients of backwards without synchronisation.
+  // All bytes on the device; with `accumulates`, including gradients of backwards without synchronisation. With NCCL
+  // slots are pieces of arenas, whose alignment adds up to 255 bytes a slot (slot_memory.h).
   int64_t DeviceBytes(bool accumulates) const;
 
   // A line for each purpose that has bytes, for people.

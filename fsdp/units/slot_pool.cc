@@ -7,6 +7,8 @@
 // a later call of the same host thread.
 #include "fsdp/fsdp/units/slot_pool.h"
 
+#include <algorithm>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -14,17 +16,17 @@
 
 namespace fsdp {
 
-absl::StatusOr<SlotPool> SlotPool::Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose) {
+absl::StatusOr<SlotPool> SlotPool::Create(SlotMemory& memory, int count, int64_t nbytes, std::string purpose) {
   SlotPool pool;
   pool.purpose_ = std::move(purpose);
   pool.nbytes_ = nbytes;
-  FSDP_RETURN_IF_ERROR(pool.Grow(group, count));
+  FSDP_RETURN_IF_ERROR(pool.Grow(memory, count));
   return pool;
 }
 
-absl::Status SlotPool::Grow(ProcessGroup& group, int count) {
+absl::Status SlotPool::Grow(SlotMemory& memory, int count) {
   for (int i = 0; i < count; ++i) {
-    FSDP_ASSIGN_OR_RETURN(Buffer buffer, group.Allocate(nbytes_));
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, memory.Allocate(nbytes_));
     free_.push_back({std::move(buffer), Event()});
     ++count_;
   }
@@ -43,6 +45,11 @@ absl::StatusOr<Buffer> SlotPool::Acquire(Stream& user, const std::string& unit) 
   free_.pop_front();
   user.Wait(slot.free);
   return std::move(slot.buffer);
+}
+
+void SlotPool::Sort() {
+  std::sort(free_.begin(), free_.end(),
+            [](const Slot& a, const Slot& b) { return std::less<>()(a.buffer.data(), b.buffer.data()); });
 }
 
 void SlotPool::Release(Buffer buffer, Event done) { free_.push_back({std::move(buffer), std::move(done)}); }

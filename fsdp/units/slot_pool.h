@@ -11,7 +11,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "fsdp/collectives/group/process_group.h"
+#include "fsdp/fsdp/units/slot_memory.h"
+#include "fsdp/tensor/buffer.h"
+#include "fsdp/tensor/stream.h"
 
 namespace fsdp {
 
@@ -25,12 +27,15 @@ class SlotPool {
   // No slots.
   SlotPool() = default;
 
-  // `count` slots of `nbytes` each from `group`'s memory, which peers reach directly. `purpose` is for messages:
-  // "unsharded parameters".
-  static absl::StatusOr<SlotPool> Create(ProcessGroup& group, int count, int64_t nbytes, std::string purpose);
+  // `count` slots of `nbytes` each of `memory`, which peers reach directly. `purpose` is for messages: "unsharded
+  // parameters".
+  static absl::StatusOr<SlotPool> Create(SlotMemory& memory, int count, int64_t nbytes, std::string purpose);
 
-  // Adds `count` slots, which are free immediately. Local, like Create; returns the errors of ProcessGroup::Allocate.
-  absl::Status Grow(ProcessGroup& group, int count);
+  // Adds `count` slots, which are free immediately. Local, like Create; returns the errors of SlotMemory::Allocate.
+  absl::Status Grow(SlotMemory& memory, int count);
+
+  // The size of each slot.
+  int64_t slot_bytes() const { return nbytes_; }
 
   // True if it has `count` slots of `nbytes`, in use or not.
   bool Suffices(int count, int64_t nbytes) const { return count_ >= count && (count == 0 || nbytes_ >= nbytes); }
@@ -39,6 +44,10 @@ class SlotPool {
   // kFailedPrecondition, naming the unit, when all are taken: units run in an order that needs more slots at the same
   // time than planned.
   absl::StatusOr<Buffer> Acquire(Stream& user, const std::string& unit);
+
+  // Puts the slots that are free into the order of their addresses, so that all ranks hand out the same ones again,
+  // however the pass before has ended. Between passes.
+  void Sort();
 
   // Gives a buffer of Acquire back; it is free once `done` is reached. Does not block. The caller keeps no reference.
   void Release(Buffer buffer, Event done);

@@ -97,9 +97,12 @@ struct Unit : UnitModule {
 
   bool sharded() const { return groups.shard != nullptr; }
 
-  // Of its reduce-scatters. Precondition: it is sharded.
-  ProcessGroup& reduce_scatter_group() const {
-    return controls.reduce_scatter_group != nullptr ? *controls.reduce_scatter_group : *groups.shard;
+  // Of its all-gathers, and of its reduce-scatters. Precondition: it is sharded.
+  const std::shared_ptr<ProcessGroup>& all_gather_group() const {
+    return controls.all_gather_group != nullptr ? controls.all_gather_group : groups.shard;
+  }
+  const std::shared_ptr<ProcessGroup>& reduce_scatter_group() const {
+    return controls.reduce_scatter_group != nullptr ? controls.reduce_scatter_group : groups.shard;
   }
 
   // True if shard and gradient are in host memory.

@@ -31,6 +31,7 @@
 #include "fsdp/fsdp/units/comm_memory.h"
 #include "fsdp/fsdp/units/row_copy.h"
 #include "fsdp/fsdp/units/unit_dtypes.h"
+#include "fsdp/fsdp/units/unit_windows.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/trace.h"
 #include "fsdp/tensor/work_graph.h"
@@ -38,7 +39,7 @@
 namespace fsdp {
 
 UnitRuntime::UnitRuntime(const UnitStore& units, const MemoryPlan& plan)
-    : units_(units), plan_(plan), ops_(units.device().ops()) {
+    : units_(units), plan_(plan), ops_(units.device().ops()), memory_(SlotGroup(units)) {
   ClearStates();
 }
 
@@ -61,23 +62,27 @@ absl::StatusOr<std::unique_ptr<UnitRuntime>> UnitRuntime::Create(const UnitStore
   }
   FSDP_RETURN_IF_ERROR(units.groups().AllReduceStatus(runtime->Allocate()));
   FSDP_ASSIGN_OR_RETURN(runtime->gradients_, GradientReduction::Create(units, runtime->plan_, *runtime->streams_));
+  FSDP_RETURN_IF_ERROR(runtime->FollowWindows());
   return runtime;
 }
 
 absl::Status UnitRuntime::Allocate() {
-  ProcessGroup& memory = units_.groups().any();
+  FSDP_RETURN_IF_ERROR(memory_.Reserve({{1, plan_.root_unsharded},
+                                        {plan_.slots.unsharded, plan_.unsharded_slot},
+                                        {1, plan_.gather_staging},
+                                        {1, plan_.upload_staging}}));
   if (plan_.root_unsharded > 0) {
-    FSDP_ASSIGN_OR_RETURN(root_unsharded_, SlotPool::Create(memory, 1, plan_.root_unsharded, "the root's parameters"));
+    FSDP_ASSIGN_OR_RETURN(root_unsharded_, SlotPool::Create(memory_, 1, plan_.root_unsharded, "the root's parameters"));
   }
   FSDP_ASSIGN_OR_RETURN(unsharded_,
-                        SlotPool::Create(memory, plan_.slots.unsharded, plan_.unsharded_slot, "unsharded parameters"));
-  FSDP_ASSIGN_OR_RETURN(gather_staging_, memory.Allocate(plan_.gather_staging));
-  FSDP_ASSIGN_OR_RETURN(upload_staging_, memory.Allocate(plan_.upload_staging));
+                        SlotPool::Create(memory_, plan_.slots.unsharded, plan_.unsharded_slot, "unsharded parameters"));
+  FSDP_ASSIGN_OR_RETURN(gather_staging_, memory_.Allocate(plan_.gather_staging));
+  FSDP_ASSIGN_OR_RETURN(upload_staging_, memory_.Allocate(plan_.upload_staging));
   for (int index = 0; index < units_.size(); ++index) {
     Unit& unit = units_.unit(index);
     if (unit.post_forward_group == nullptr) continue;
     const int64_t numel = unit.layout.padded_numel() / unit.post_forward_group->size();
-    FSDP_ASSIGN_OR_RETURN(Buffer buffer, memory.Allocate(numel * SizeOf(unit.compute_dtype)));
+    FSDP_ASSIGN_OR_RETURN(Buffer buffer, units_.groups().any().Allocate(numel * SizeOf(unit.compute_dtype)));
     unit.state.parameters.post_forward_shard = Tensor(std::move(buffer), unit.compute_dtype, {numel});
   }
   return absl::OkStatus();
@@ -85,14 +90,18 @@ absl::Status UnitRuntime::Allocate() {
 
 absl::Status UnitRuntime::EnsureSlots(int unsharded) {
   if (plan_.unsharded_slot == 0 || unsharded <= plan_.slots.unsharded) return absl::OkStatus();
-  FSDP_RETURN_IF_ERROR(unsharded_.Grow(units_.groups().any(), unsharded - plan_.slots.unsharded));
+  const int more = unsharded - plan_.slots.unsharded;
+  absl::Status grown = memory_.Reserve({{more, plan_.unsharded_slot}});
+  if (grown.ok()) grown = unsharded_.Grow(memory_, more);
+  FSDP_RETURN_IF_ERROR(memory_.Register(grown));
   plan_.slots.unsharded = unsharded;
   return absl::OkStatus();
 }
 
 absl::Status UnitRuntime::FollowChanges(const SlotCounts& slots) {
   FSDP_RETURN_IF_ERROR(FollowRequiresGrad(slots));
-  return FollowControls();
+  FSDP_RETURN_IF_ERROR(FollowControls());
+  return FollowWindows();
 }
 
 absl::Status UnitRuntime::FollowRequiresGrad(const SlotCounts& slots) {
@@ -165,9 +174,15 @@ absl::Status UnitRuntime::ChoosePool(int index) {
   bool& in_own_slot = unit.state.parameters.in_own_slot;
   in_own_slot = unit.controls.keep_unsharded_storage && index != units_.root_unit();
   if (!in_own_slot || own_slots_.count(index) != 0) return absl::OkStatus();
-  FSDP_ASSIGN_OR_RETURN(own_slots_[index], SlotPool::Create(units_.groups().any(), 1, UnitParts(unit).slot_bytes,
-                                                            "the parameters of unit " + unit.display_name()));
-  return absl::OkStatus();
+  const int64_t nbytes = UnitParts(unit).slot_bytes;
+  absl::Status allocated = memory_.Reserve({{1, nbytes}});
+  if (allocated.ok()) {
+    absl::StatusOr<SlotPool> pool =
+        SlotPool::Create(memory_, 1, nbytes, "the parameters of unit " + unit.display_name());
+    allocated = pool.status();
+    if (pool.ok()) own_slots_[index] = *std::move(pool);
+  }
+  return memory_.Register(allocated);
 }
 
 SlotPool& UnitRuntime::PoolOf(int index) {
@@ -236,7 +251,7 @@ absl::Status UnitRuntime::GatherShard(const Unit& unit) {
   if (custom) {
     unit.controls.all_gather->AllGather(own, gathered, *unit.groups.shard, unshard());
   } else {
-    unit.groups.shard->AllGather(from_shard ? kept : own, gathered, unshard());
+    unit.all_gather_group()->AllGather(from_shard ? kept : own, gathered, unshard());
   }
   if (!unit.layout.in_place()) {
     RowCopy(unit.layout).Out(gathered, unsharded, ops_, unshard());
@@ -257,7 +272,7 @@ absl::Status UnitRuntime::GatherBytes(const UnitParts& all) {
   if (unit.controls.all_gather != nullptr) {
     unit.controls.all_gather->AllGather(own, rows, group, unshard());
   } else {
-    group.AllGather(own, rows, unshard());
+    unit.all_gather_group()->AllGather(own, rows, unshard());
   }
   for (const UnitParts::Part& part : all.parts) {
     const Tensor& unsharded = part.unit->state.parameters.unsharded;

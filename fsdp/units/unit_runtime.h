@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/fsdp/units/gradient_reduction.h"
 #include "fsdp/fsdp/units/memory_plan.h"
+#include "fsdp/fsdp/units/slot_memory.h"
 #include "fsdp/fsdp/units/slot_pool.h"
 #include "fsdp/fsdp/units/unit.h"
 #include "fsdp/fsdp/units/unit_parts.h"
@@ -47,13 +48,13 @@ class UnitRuntime {
   void RefreshComputeShards();
 
   // Adds slots until `unsharded` units other than the root can be unsharded at one time. Does nothing if there are
-  // enough. Allocates, so not within a step whose memory is to be static.
+  // enough. Allocates, so not within a step whose memory is to be static. Collective if the memory has windows.
   absl::Status EnsureSlots(int unsharded);
 
   // Follows changes of Parameter::requires_grad and of the memory that controls ask for, between passes: tells the
   // optimizer's views, and lays gradients anew if other parameters require one (Unit::LayGradients); both may wait for
   // the streams. `slots`: of a plan in which all units are trainable. All ranks must change them alike. The errors of
-  // CheckTrains. Local.
+  // CheckTrains and UnitWindows::Of. Local, but collective if the units' windows have changed or their memory has.
   absl::Status FollowChanges(const SlotCounts& slots);
 
   // From now on units with full_precision_in_eval are unsharded in their original dtype.
@@ -95,6 +96,7 @@ class UnitRuntime {
   Stream& unshard() const { return *streams_->unshard; }
   absl::Status FollowRequiresGrad(const SlotCounts& slots);
   absl::Status FollowControls();
+  absl::Status FollowWindows();
   absl::Status ChoosePool(int index);
   SlotPool& PoolOf(int index);
   DType UnshardedDType(const Unit& unit) const;
@@ -110,6 +112,7 @@ class UnitRuntime {
   const UnitStore& units_;
   MemoryPlan plan_;
   const TensorOps& ops_;
+  SlotMemory memory_;
   SlotPool root_unsharded_, unsharded_;
   std::map<int, SlotPool> own_slots_;  // of one slot, by unit that keeps its storage
   Buffer gather_staging_, upload_staging_;
