@@ -24,8 +24,8 @@ absl::Status CheckNcclHasWindows();
 absl::Status CheckNcclHasCopyEngines();
 
 // Registers memory as a window that is symmetric: the offsets that collectives use are equal on all ranks. Not
-// blocking: `window` is set once `comm` is no longer in progress. If the GPUs do not reach each other's memory, it stays
-// null, or, in older releases, is a registration with which collectives run as without it. Precondition of both:
+// blocking: `window` is set once `comm` is no longer in progress. If the GPUs do not reach each other's memory, it
+// stays null, or, in older releases, is a registration with which collectives run as without it. Precondition of both:
 // CheckNcclHasWindows.
 ncclResult_t RegisterNcclWindow(ncclComm_t comm, void* data, size_t nbytes, void** window);
 ncclResult_t DeregisterNcclWindow(ncclComm_t comm, void* window);
