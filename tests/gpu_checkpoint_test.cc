@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Checkpoints of states in a GPU's memory.
+#include <chrono>
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -81,12 +83,12 @@ class GpuCheckpointTest : public testing::Test {
     EXPECT_OK(CheckState(tensors, loaded));
   }
 
-  static std::vector<TensorRead> ReadsOf(StateDict& wanted) {
-    std::vector<TensorRead> reads;
+  static std::vector<DeviceRead> ReadsOf(StateDict& wanted) {
+    std::vector<DeviceRead> reads;
     for (const auto& [key, value] : wanted.entries()) {
       if (const auto* tensor = std::get_if<ShardedTensor>(&value)) {
         for (const ShardedTensor::Shard& shard : tensor->shards) {
-          reads.push_back({key, shard.interval, tensor->dtype, shard.data.data_as<std::byte>()});
+          reads.push_back({{key, shard.interval, tensor->dtype, shard.data.data_as<std::byte>()}, shard.data.buffer()});
         }
       }
     }
@@ -140,6 +142,25 @@ TEST_F(GpuCheckpointTest, WithoutAStreamTheStateMayChangeOnceSaveReturns) {
   ASSERT_OK(saver->Save(state, 1));
   Overwrite(state, *stream_);
   ASSERT_OK(stream_->Synchronize());
+  ASSERT_OK(saver->Wait());
+  ExpectLoads(root + "/step-00000001", 0);
+}
+
+// A save that waited would end the host's work with an error, which is the state's.
+TEST_F(GpuCheckpointTest, ASaveReturnsBeforeTheStateIsComputed) {
+  const std::string root = NewTestDirectory();
+  ASSERT_OK_AND_ASSIGN(const StateDict state,
+                       Copy(StateOf(StateDictType::kLocal, AwkwardTensors(), 1, 0), /*to_gpu=*/true));
+  ASSERT_OK_AND_ASSIGN(const auto groups, CreateLocalCudaGroups({device_}));
+  ASSERT_OK_AND_ASSIGN(const auto saver, AsyncSaver::Create(root, *groups[0]));
+  std::promise<void> returned;
+  stream_->Run([has_returned = returned.get_future().share()] {
+    return has_returned.wait_for(std::chrono::seconds(20)) == std::future_status::ready
+               ? absl::OkStatus()
+               : absl::DeadlineExceededError("Save waited for the state");
+  });
+  ASSERT_OK(saver->Save(state, 1, stream_.get()));
+  returned.set_value();
   ASSERT_OK(saver->Wait());
   ExpectLoads(root + "/step-00000001", 0);
 }

@@ -24,6 +24,7 @@
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/base/streaming_copy.h"
 #include "fsdp/checkpoint/native/native_checkpoint.h"
+#include "fsdp/tensor/packed_copies.h"
 #include "fsdp/tensor/stream.h"
 
 namespace fsdp {
@@ -37,12 +38,16 @@ constexpr int64_t kPieceBytes = int64_t{1} << 20;
 
 int64_t Aligned(int64_t nbytes) { return (nbytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-int64_t ArenaBytes(const StateDict& state) {
+// The room that the tensors of `state` take in the arena, those for which `counts`.
+template <typename F>
+int64_t ArenaBytes(const StateDict& state, F counts) {
   int64_t nbytes = 0;
   for (const auto& [key, value] : state.entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
-    for (const ShardedTensor::Shard& shard : tensor->shards) nbytes += Aligned(shard.data.nbytes());
+    for (const ShardedTensor::Shard& shard : tensor->shards) {
+      if (counts(shard.data)) nbytes += Aligned(shard.data.nbytes());
+    }
   }
   return nbytes;
 }
@@ -148,8 +153,10 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
   if (!arena_) {
     if (on_gpu()) {
       FSDP_ASSIGN_OR_RETURN(copying_, device_->CreateStream("checkpoint-stage"));
+      packed_ = std::make_unique<PackedCopies>(*copying_);
     }
-    const int64_t nbytes = options_.staging_bytes > 0 ? options_.staging_bytes : ArenaBytes(state);
+    const int64_t nbytes =
+        options_.staging_bytes > 0 ? options_.staging_bytes : ArenaBytes(state, [](const Tensor&) { return true; });
     FSDP_ASSIGN_OR_RETURN(arena_, device_->AllocatePinned(nbytes));
     // Touching pages for the first time costs more than the copy itself; done here, only the first save pays for it.
     std::memset(arena_.data(), 0, arena_.nbytes());
@@ -161,7 +168,12 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
   staged.attributes = state.attributes;
   // A Stage that ran out of pinned memory has left copies of tensors that the caller may have freed since.
   copies_.clear();
-  int64_t used = 0;
+  small_.clear();
+  // A GPU's small tensors are next to each other at the beginning of the arena, so that few copies move them.
+  const auto is_small = [&](const Tensor& t) {
+    return on_gpu() && t.device() == device_->id() && PackedCopies::IsSmall(t.nbytes());
+  };
+  int64_t used_by_small = 0, used = ArenaBytes(state, is_small);
   for (const auto& [key, value] : state.entries()) {
     const auto* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) {
@@ -171,14 +183,16 @@ absl::StatusOr<StateDict> AsyncSaver::Stage(const StateDict& state, AsyncSaveRep
     ShardedTensor copied = *tensor;
     for (ShardedTensor::Shard& shard : copied.shards) {
       const int64_t nbytes = shard.data.nbytes();
-      FSDP_ASSIGN_OR_RETURN(const Buffer place, Place(nbytes, used));
+      const bool packed = is_small(shard.data);
+      FSDP_ASSIGN_OR_RETURN(const Buffer place, Place(nbytes, packed ? used_by_small : used));
       if (!place) {
         report.unstaged_bytes += nbytes;
         continue;
       }
-      for (int64_t at = 0; at < nbytes; at += kPieceBytes) {
-        copies_.push_back(
-            {place.data() + at, shard.data.data_as<const std::byte>() + at, std::min(kPieceBytes, nbytes - at)});
+      if (packed && IsInArena(place)) {
+        small_.push_back({shard.data, place.data() - arena_.data()});
+      } else {
+        AddCopies(shard.data, place);
       }
       shard.data = Tensor(place, shard.data.dtype(), shard.data.shape());
       report.staged_bytes += nbytes;
@@ -199,6 +213,18 @@ absl::StatusOr<Buffer> AsyncSaver::Place(int64_t nbytes, int64_t& used) {
   return on_gpu() ? device_->AllocatePinned(nbytes) : Buffer();
 }
 
+bool AsyncSaver::IsInArena(const Buffer& place) const {
+  return place.data() >= arena_.data() && place.data() < arena_.data() + arena_.nbytes();
+}
+
+// On the host in pieces, which the threads share.
+void AsyncSaver::AddCopies(const Tensor& source, const Buffer& place) {
+  const int64_t nbytes = source.nbytes(), piece = on_gpu() ? nbytes : kPieceBytes;
+  for (int64_t at = 0; at < nbytes; at += piece) {
+    copies_.push_back({place.data() + at, source.data_as<const std::byte>() + at, std::min(piece, nbytes - at)});
+  }
+}
+
 absl::Status AsyncSaver::CopyOnHost() {
   const std::vector<Copy> copies = std::exchange(copies_, {});
   return copiers_->ParallelFor(static_cast<int64_t>(copies.size()), [&](int64_t i) {
@@ -209,6 +235,9 @@ absl::Status AsyncSaver::CopyOnHost() {
 
 absl::Status AsyncSaver::CopyFromGpu(Stream* computed, AsyncSaveReport& report) {
   if (computed != nullptr) copying_->Wait(computed->Record());
+  std::vector<PackedCopies::Slot> slots;
+  for (const SmallCopy& copy : std::exchange(small_, {})) slots.push_back({copy.from, copy.to});
+  FSDP_RETURN_IF_ERROR(packed_->ToHost(slots, arena_));
   for (const Copy& copy : std::exchange(copies_, {})) copying_->CopyAsync(copy.to, copy.from, copy.nbytes);
   report.copied = copying_->Record();
   return computed != nullptr ? absl::OkStatus() : report.copied.Synchronize();

@@ -12,6 +12,9 @@
 //   compute stream   step K |==== forward, backward ====|wait for copied|update|
 //   copying stream          |-- device to pinned --|copied
 //
+// The caller issues these copies: one for each tensor above 64 KiB, and one for each 4 MiB of smaller ones, which a
+// kernel collects on the GPU first (tensor/packed_copies.h). It waits for none of them.
+//
 // The threads that digest and write are throttled while training runs, until a caller waits for the save.
 //
 // There is one save at a time: the next one waits for the one before (back-pressure). Tensors that do not fit into the
@@ -38,8 +41,11 @@
 #include "fsdp/tensor/device.h"
 #include "fsdp/tensor/state_dict.h"
 #include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
+
+class PackedCopies;
 
 struct AsyncSaverOptions {
   // Behaviour.
@@ -122,10 +128,12 @@ class AsyncSaver {
   AsyncSaver(std::string root, std::unique_ptr<ProcessGroup> group, std::shared_ptr<Device> device,
              const AsyncSaverOptions& options);
 
-  // A state dict with `state`'s tensors in the arena, as far as it is large enough. Fills copies_, but copies nothing
-  // yet.
+  // A state dict with `state`'s tensors in the arena, as far as it is large enough. Fills copies_ and small_, but
+  // copies nothing yet.
   absl::StatusOr<StateDict> Stage(const StateDict& state, AsyncSaveReport& report);
   absl::StatusOr<Buffer> Place(int64_t nbytes, int64_t& used);
+  bool IsInArena(const Buffer& place) const;
+  void AddCopies(const Tensor& source, const Buffer& place);
   absl::Status CopyOnHost();
   absl::Status CopyFromGpu(Stream* computed, AsyncSaveReport& report);
   bool on_gpu() const { return device_->type() != DeviceType::kCpu; }
@@ -141,7 +149,8 @@ class AsyncSaver {
   double processor_share_;  // of the next save, before BackgroundOptionsOf divides it; used only by the caller
   std::unique_ptr<ThreadPool> copiers_;
   Buffer arena_;
-  std::unique_ptr<Stream> copying_;  // on a GPU; created by the first save
+  std::unique_ptr<PackedCopies> packed_;  // on a GPU; created by the first save, as copying_, which it uses
+  std::unique_ptr<Stream> copying_;
 
   struct Copy {
     std::byte* to;
@@ -149,6 +158,12 @@ class AsyncSaver {
     int64_t nbytes;
   };
   std::vector<Copy> copies_;
+  // A tensor of a GPU that travels with others, and its place in the arena.
+  struct SmallCopy {
+    Tensor from;
+    int64_t to;
+  };
+  std::vector<SmallCopy> small_;
 
   std::string base_;  // the path of the last checkpoint, for `incremental`; used only by worker_
 

@@ -5,6 +5,11 @@
 // buffer again, Flush waits for the event after its copies. So the copies of one buffer overlap with the reads into the
 // other, and pinned memory, which is scarce, is bounded by two buffers for loads of any size. Elements are converted on
 // the host: the copy moves bytes of the wanted dtype.
+//
+//   buffer   |piece|piece      |piece|   ...free...   |small|small|small|     small tensors from the end, so that they
+//            0                       used_            back_                   are next to each other
+//
+// The order of the reads stays the order in the source, in which neighbours are read together.
 #include "fsdp/checkpoint/source/device_read.h"
 
 #include <algorithm>
@@ -12,7 +17,9 @@
 #include <utility>
 
 #include "fsdp/base/status_macros.h"
+#include "fsdp/tensor/packed_copies.h"
 #include "fsdp/tensor/stream.h"
+#include "fsdp/tensor/tensor.h"
 
 namespace fsdp {
 namespace {
@@ -22,44 +29,34 @@ constexpr int64_t kAlignment = 256;
 
 int64_t Aligned(int64_t nbytes) { return (nbytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-int64_t BytesOf(const std::vector<TensorRead>& reads) {
+int64_t BytesOf(const TensorRead& read) { return read.interval.size() * SizeOf(read.dtype); }
+
+int64_t BytesOf(const std::vector<DeviceRead>& reads) {
   int64_t nbytes = 0;
-  for (const TensorRead& read : reads) nbytes += Aligned(read.interval.size() * SizeOf(read.dtype));
+  for (const DeviceRead& read : reads) nbytes += Aligned(BytesOf(read.read));
   return nbytes;
 }
 
 class DeviceReader {
  public:
-  DeviceReader(const TensorSource& source, ThreadPool& pool) : source_(source), pool_(pool) {}
+  DeviceReader(const TensorSource& source, Device& device, ThreadPool& pool)
+      : source_(source), device_(device), pool_(pool) {}
 
-  absl::Status Open(Device& device, int64_t buffer_bytes) {
-    FSDP_ASSIGN_OR_RETURN(stream_, device.CreateStream("checkpoint-load"));
+  absl::Status Open(int64_t buffer_bytes) {
+    FSDP_ASSIGN_OR_RETURN(stream_, device_.CreateStream("checkpoint-load"));
+    packed_ = std::make_unique<PackedCopies>(*stream_);
     for (Slot& slot : slots_) {
-      FSDP_ASSIGN_OR_RETURN(slot.buffer, device.AllocatePinned(buffer_bytes));
+      FSDP_ASSIGN_OR_RETURN(slot.buffer, device_.AllocatePinned(buffer_bytes));
     }
+    back_ = BackOfEmpty();
     return absl::OkStatus();
   }
 
-  // Appends `read` to the current buffer, in several pieces with a Flush between them if it does not fit.
-  absl::Status Add(TensorRead read) {
-    const int64_t size = SizeOf(read.dtype);
-    while (!read.interval.empty()) {
-      const int64_t room = (slots_[slot_].buffer.nbytes() - used_) / size;
-      if (room == 0) {
-        FSDP_RETURN_IF_ERROR(Flush());
-        continue;
-      }
-      const int64_t end = std::min(read.interval.end, read.interval.begin + room);
-      TensorRead piece = read;
-      piece.interval.end = end;
-      piece.out = slots_[slot_].buffer.data() + used_;
-      destinations_.push_back(read.out);
-      used_ = std::min(used_ + Aligned(piece.interval.size() * size), slots_[slot_].buffer.nbytes());
-      read.out += piece.interval.size() * size;
-      read.interval.begin = end;
-      pieces_.push_back(std::move(piece));
-    }
-    return absl::OkStatus();
+  // Adds `read` to the current buffer, after a Flush if it has no room.
+  absl::Status Add(const DeviceRead& read) {
+    const int64_t nbytes = BytesOf(read.read);
+    const bool is_small = PackedCopies::IsSmall(nbytes) && read.memory.device() == device_.id();
+    return is_small && Aligned(nbytes) <= BackOfEmpty() ? AddSmall(read, nbytes) : AddLarge(read.read);
   }
 
   // Reads the added pieces, and starts their copies.
@@ -68,15 +65,16 @@ class DeviceReader {
     Slot& slot = slots_[slot_];
     FSDP_RETURN_IF_ERROR(slot.copied.Synchronize());
     FSDP_RETURN_IF_ERROR(source_.ReadAll(pieces_, pool_));
-    for (size_t i = 0; i < pieces_.size(); ++i) {
-      const TensorRead& piece = pieces_[i];
-      stream_->CopyAsync(destinations_[i], piece.out, piece.interval.size() * SizeOf(piece.dtype));
-    }
+    for (const Copy& copy : copies_) stream_->CopyAsync(copy.to, copy.from, copy.nbytes);
+    std::reverse(small_.begin(), small_.end());  // to the order of their places
+    FSDP_RETURN_IF_ERROR(packed_->ToDevice(slot.buffer, small_));
     slot.copied = stream_->Record();
     slot_ = 1 - slot_;
     used_ = 0;
+    back_ = BackOfEmpty();
     pieces_.clear();
-    destinations_.clear();
+    copies_.clear();
+    small_.clear();
     return absl::OkStatus();
   }
 
@@ -91,23 +89,71 @@ class DeviceReader {
     Buffer buffer;
     Event copied;
   };
+  struct Copy {
+    std::byte* to;
+    const std::byte* from;
+    int64_t nbytes;
+  };
+
+  const Buffer& buffer() const { return slots_[slot_].buffer; }
+
+  // Where the small tensors of an empty buffer end.
+  int64_t BackOfEmpty() const { return buffer().nbytes() / kAlignment * kAlignment; }
+
+  absl::Status AddSmall(const DeviceRead& read, int64_t nbytes) {
+    if (back_ - used_ < Aligned(nbytes)) FSDP_RETURN_IF_ERROR(Flush());
+    back_ -= Aligned(nbytes);
+    TensorRead piece = read.read;
+    piece.out = buffer().data() + back_;
+    pieces_.push_back(std::move(piece));
+    small_.push_back({Tensor(read.memory.Slice(0, nbytes), DType::kUInt8, {nbytes}), back_});
+    return absl::OkStatus();
+  }
+
+  // In several pieces with a Flush between them if it does not fit.
+  absl::Status AddLarge(TensorRead read) {
+    const int64_t size = SizeOf(read.dtype);
+    while (!read.interval.empty()) {
+      // Without small tensors up to the very end, which may hold one more element.
+      const int64_t end_of_room = back_ == BackOfEmpty() ? buffer().nbytes() : back_;
+      const int64_t room = std::max<int64_t>(0, (end_of_room - used_) / size);
+      if (room == 0) {
+        FSDP_RETURN_IF_ERROR(Flush());
+        continue;
+      }
+      const int64_t end = std::min(read.interval.end, read.interval.begin + room);
+      TensorRead piece = read;
+      piece.interval.end = end;
+      piece.out = buffer().data() + used_;
+      const int64_t nbytes = BytesOf(piece);
+      copies_.push_back({read.out, piece.out, nbytes});
+      used_ += Aligned(nbytes);
+      read.out += nbytes;
+      read.interval.begin = end;
+      pieces_.push_back(std::move(piece));
+    }
+    return absl::OkStatus();
+  }
 
   const TensorSource& source_;
+  Device& device_;
   ThreadPool& pool_;
   Slot slots_[2];
-  std::unique_ptr<Stream> stream_;  // destroyed before the slots: it waits for copies from their buffers
+  std::unique_ptr<PackedCopies> packed_;
+  std::unique_ptr<Stream> stream_;  // destroyed before the slots and packed_: it waits for copies from their buffers
   int slot_ = 0;
-  int64_t used_ = 0;
+  int64_t used_ = 0, back_ = 0;
   std::vector<TensorRead> pieces_;
-  std::vector<std::byte*> destinations_;
+  std::vector<Copy> copies_;
+  std::vector<PackedCopies::Slot> small_;
 };
 
 }  // namespace
 
-absl::Status ReadToDevice(const TensorSource& source, const std::vector<TensorRead>& reads, Device& device,
+absl::Status ReadToDevice(const TensorSource& source, const std::vector<DeviceRead>& reads, Device& device,
                           ThreadPool& pool, int64_t buffer_bytes) {
-  DeviceReader reader(source, pool);
-  FSDP_RETURN_IF_ERROR(reader.Open(device, std::min(buffer_bytes, BytesOf(reads))));
+  DeviceReader reader(source, device, pool);
+  FSDP_RETURN_IF_ERROR(reader.Open(std::min(buffer_bytes, BytesOf(reads))));
   absl::Status status;
   for (size_t i = 0; status.ok() && i < reads.size(); ++i) status = reader.Add(reads[i]);
   const absl::Status finished = reader.Finish();

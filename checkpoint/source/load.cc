@@ -82,6 +82,11 @@ class LoadPlan {
   const std::vector<std::string>& missing() const { return missing_; }
   const std::vector<std::string>& never_stepped() const { return never_stepped_; }
   const std::vector<TensorRead>& reads() const { return reads_; }
+  std::vector<DeviceRead> DeviceReads() const {
+    std::vector<DeviceRead> reads;
+    for (size_t i = 0; i < reads_.size(); ++i) reads.push_back({reads_[i], memory_[i]});
+    return reads;
+  }
   const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
 
  private:
@@ -113,6 +118,7 @@ class LoadPlan {
         return Refused(key, absl::StrCat("the memory for elements ", all.ToString(), " does not fit them"));
       }
       reads_.push_back({stored_key, all, tensor.dtype, shard.data.data_as<std::byte>()});
+      memory_.push_back(shard.data.buffer());
     }
     return absl::OkStatus();
   }
@@ -121,6 +127,7 @@ class LoadPlan {
   const StateDict& wanted_;
   const std::string& path_;
   std::vector<TensorRead> reads_;
+  std::vector<Buffer> memory_;  // of reads_
   std::vector<std::pair<StateKey, std::string>> texts_;
   std::set<std::string> stepped_;  // parameters with optimizer state in the source
   bool has_optimizer_ = false;     // in the source
@@ -185,7 +192,7 @@ absl::Status LoadFrom(const TensorSource& source, const std::string& path, State
   LoadPlan plan(source, wanted, path);
   for (const auto& [key, value] : wanted.entries()) FSDP_RETURN_IF_ERROR(plan.Add(key, value));
   FSDP_RETURN_IF_ERROR(CheckMissing(plan, source, path, options));
-  FSDP_RETURN_IF_ERROR(IsOnGpu(options) ? ReadToDevice(source, plan.reads(), *options.device, *pool)
+  FSDP_RETURN_IF_ERROR(IsOnGpu(options) ? ReadToDevice(source, plan.DeviceReads(), *options.device, *pool)
                                         : source.ReadAll(plan.reads(), *pool));
   // Last, so that an error of reading leaves texts and attributes unchanged.
   for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
