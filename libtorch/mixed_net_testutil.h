@@ -11,8 +11,8 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 
 namespace fsdp {
 

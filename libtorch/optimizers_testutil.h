@@ -17,6 +17,7 @@
 #include "absl/status/statusor.h"
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/torch_optimizer.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 
 namespace fsdp {
 

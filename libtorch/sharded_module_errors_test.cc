@@ -12,6 +12,7 @@
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"

@@ -10,6 +10,7 @@
 #include "fsdp/libtorch/gpu_ranks_testutil.h"
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/optimizers_testutil.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -14,6 +14,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/libtorch/gpu_ranks_testutil.h"
 #include "fsdp/libtorch/models_testutil.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "gtest/gtest.h"
 

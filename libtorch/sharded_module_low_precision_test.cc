@@ -20,6 +20,7 @@
 #include "fsdp/libtorch/sharded_module.h"
 #include "fsdp/libtorch/tensor_bridge.h"
 #include "fsdp/libtorch/torch_optimizer.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "fsdp/optim/adamw.h"
 #include "gtest/gtest.h"
 
@@ -28,7 +29,7 @@ namespace {
 
 namespace optim = torch::optim;
 
-// at::equal is false for NaN, unlike LargestDifference.
+// LargestDifference does not compare dtypes.
 void ExpectSameBits(const TorchValues& wanted, const TorchValues& values) {
   ASSERT_EQ(values.size(), wanted.size());
   for (const auto& [name, value] : wanted) {

@@ -10,6 +10,7 @@
 #include "fsdp/libtorch/mixed_net_testutil.h"
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

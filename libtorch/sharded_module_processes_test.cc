@@ -19,6 +19,7 @@
 #include "fsdp/collectives/self_launch.h"
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/torch_optimizer.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

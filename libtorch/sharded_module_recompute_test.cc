@@ -13,6 +13,7 @@
 #include "fsdp/libtorch/mixed_net_testutil.h"
 #include "fsdp/libtorch/models_testutil.h"
 #include "fsdp/libtorch/sharded_module.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "gtest/gtest.h"
 
 namespace fsdp {

@@ -12,6 +12,7 @@
 #include "fsdp/libtorch/optimizers_testutil.h"
 #include "fsdp/libtorch/tensor_bridge.h"
 #include "fsdp/libtorch/torch_optimizer.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 

@@ -14,6 +14,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/collectives/run_ranks.h"
 #include "fsdp/libtorch/models_testutil.h"
+#include "fsdp/libtorch/torch_training_testutil.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -32,6 +33,16 @@ void ExpectSameBits(const std::string& model, int ranks, const TestSharding& sha
   ASSERT_OK(trained.status());
   EXPECT_EQ(LargestDifference(plain, trained->values), 0);
   EXPECT_EQ(trained->bound_after, 0);
+}
+
+// Regression: a training that ended in NaN passed every comparison.
+TEST(TorchValuesTest, ADifferenceThatIsNaNIsTheLargest) {
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const TorchValues wanted = {{"a", at::ones({3})}, {"b", at::zeros({2})}},
+                    spoiled = {{"a", at::full({3}, nan)}, {"b", at::ones({2})}};
+  EXPECT_EQ(LargestDifference(wanted, spoiled), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(LargestDifference(spoiled, wanted), std::numeric_limits<double>::infinity());
+  EXPECT_EQ(LargestDifference(wanted, {{"a", at::ones({3})}, {"b", at::full({2}, 0.5)}}), 0.5);
 }
 
 // FSDP1 gives the unused parameters of a unit that ran a gradient of zeros, which decays them, as PyTorch does.
