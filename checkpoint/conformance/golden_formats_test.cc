@@ -242,6 +242,23 @@ TEST_P(GoldenFormatTest, FilesThatAreExchangedOrRenamedAreNoticedUnlessNothingTe
   EXPECT_FALSE(IsNoticed(copy, "repaired", false));
 }
 
+// As in a clone without `git lfs pull`, or with one of a part of the files.
+TEST_P(GoldenFormatTest, AFileThatIsAPointerOfGitLfsIsNamedOrNotNeeded) {
+  const std::string copy = Copy();
+  for (const std::string& file : FilesOf(copy)) {
+    const std::string bytes = ReadFile(file);
+    WriteAll(file,
+             absl::StrCat("version https://git-lfs.github.com/spec/v1\noid sha256:3f\nsize ", bytes.size(), "\n"));
+    const std::string message = absl::StrCat(" is a Git LFS pointer to a file of ", bytes.size(), " bytes");
+    EXPECT_THAT(OpenTensorSource(file, kLeaveOut),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(file + message)));
+    bool is_right = true;
+    const absl::Status status = ReadAll(copy, &is_right);
+    EXPECT_TRUE(status.ok() ? is_right : testing::Value(status.message(), HasSubstr(message))) << file << status;
+    WriteAll(file, bytes);
+  }
+}
+
 TEST_P(GoldenFormatTest, AMissingFileIsNoticedOrNotNeeded) {
   const std::string copy = Copy();
   if (!fs::is_directory(copy)) return;  // one file

@@ -8,9 +8,11 @@
 #include <set>
 #include <system_error>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -65,6 +67,8 @@ CarriedFiles FindCarriedFiles(const std::string& source, const std::optional<DTy
       problems[name] = "it is a link that leads out of the directory";
     } else if (it->file_size(ignored) > kMaxBytes) {
       problems[name] = absl::StrCat("it is larger than ", kMaxBytes >> 20, " MiB");
+    } else if (const absl::Status status = CheckIsDownloaded(it->path().string()); !status.ok()) {
+      problems[name] = std::string(status.message());
     } else {
       carried.files[name] = it->path();
     }

@@ -53,6 +53,18 @@ TEST(CarriedFilesTest, ConfigAndTokenizerAreCopiedAndNamed) {
   }
 }
 
+TEST(CarriedFilesTest, APointerOfGitLfsIsNotCopiedAsTheFileThatItStandsFor) {
+  const std::string source = ModelWith(NewTestDirectory() + "/source", {"config.json"});
+  WriteAll(source + "/tokenizer.json", "version https://git-lfs.github.com/spec/v1\noid sha256:3f\nsize 17\n");
+  const std::string destination = NewTestDirectory() + "/copy";
+  ConvertOptions options;
+  options.target = SafetensorsTarget();
+  ASSERT_OK_AND_ASSIGN(const ConvertReport report, ConvertCheckpoint(source, destination, options));
+  EXPECT_THAT(ListNames(destination), ElementsAre("config.json", "model.safetensors"));
+  EXPECT_THAT(report.notes, testing::Contains(AllOf(HasSubstr("not copied: \"tokenizer.json\", "),
+                                                    HasSubstr("is a Git LFS pointer to a file of 17 bytes"))));
+}
+
 TEST(CarriedFilesTest, AFileOfTheDestinationThatIsNotReplacedStops) {
   const std::string source = ModelWith(NewTestDirectory() + "/source", {"config.json"});
   const std::string destination = ModelWith(NewTestDirectory() + "/copy", {"config.json", "notes.txt"});

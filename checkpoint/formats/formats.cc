@@ -94,7 +94,11 @@ const std::vector<Format>& Formats() {
 
 absl::StatusOr<const FormatDriver*> FindFormat(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const PathProbe probe, ProbePath(path));
-  if (!probe.is_directory) FSDP_RETURN_IF_ERROR(CheckIsNoKnownPath(probe));
+  if (!probe.is_directory) {
+    const FileHead head = {probe.head, static_cast<int64_t>(probe.head.size())};
+    FSDP_RETURN_IF_ERROR(CheckIsDownloaded(path, head));
+    FSDP_RETURN_IF_ERROR(CheckIsNoKnownPath(probe));
+  }
   FSDP_ASSIGN_OR_RETURN(const FormatDriver* const driver, Recognise(probe));
   if (driver != nullptr) return driver;
   return NotRecognised(probe);

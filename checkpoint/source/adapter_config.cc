@@ -14,6 +14,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/json_view.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -210,7 +211,8 @@ absl::StatusOr<AdapterConfig> ReadAdapterConfig(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), file, kMaxConfigBytes));
   absl::StatusOr<AdapterConfig> config = ParseAdapterConfig(text);
   if (config.ok()) return config;
-  return absl::Status(config.status().code(), absl::StrCat(file, ": ", config.status().message()));
+  const auto error = absl::Status(config.status().code(), absl::StrCat(file, ": ", config.status().message()));
+  return ErrorOfText(error, file, text);
 }
 
 std::string AdapterNote(const std::string& file) {

@@ -5,6 +5,7 @@
 #include <array>
 #include <cstddef>
 #include <memory>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -21,6 +22,7 @@ constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 constexpr std::string_view kJson = "JSON";
 constexpr size_t kShownBytes = 40;
 constexpr std::string_view kPointer = "version https://git-lfs.github.com/spec/";
+constexpr int64_t kMaxPointerBytes = 1023;  // by the specification of Git LFS
 
 bool StartsWith(const FileHead& head, std::string_view start) { return head.bytes.substr(0, start.size()) == start; }
 
@@ -92,6 +94,16 @@ std::string PointerText(const FileHead& head) {
                       ", which was not downloaded: run `git lfs pull` in its repository, or download the file");
 }
 
+// The first bytes and the size of `file`; nullopt if it cannot be read. `bytes` has the bytes.
+std::optional<FileHead> HeadOf(const File& file, std::string& bytes) {
+  const absl::StatusOr<int64_t> nbytes = file.Size();
+  if (!nbytes.ok()) return std::nullopt;
+  bytes.resize(static_cast<size_t>(std::min(*nbytes, kLookalikeBytes)));
+  const auto out = absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size());
+  if (!file.Read(0, out).ok()) return std::nullopt;
+  return FileHead{bytes, *nbytes};
+}
+
 }  // namespace
 
 // What people give in place of weights, by the first bytes. A file of weights must never match, so a test asks this of
@@ -102,13 +114,14 @@ const std::vector<LookalikeFile>& LookalikeFiles() {
        [](const FileHead&) {
          return std::string("has 0 bytes: its save, download or copy did not finish; get it again");
        }},
-      {"Git LFS pointer", kInvalid, [](const FileHead& head) { return StartsWith(head, kPointer); }, PointerText},
+      {"Git LFS pointer", kInvalid, [](const FileHead& head) { return StartsWith(head, kPointer); }, PointerText, true},
       {"page", kInvalid, IsPage,
        [](const FileHead&) {
          return std::string(
              "is a page of HTML or XML: the server answered a download with a page (a login, an error); download the "
              "file again, with the access it asks for, and compare its size");
-       }},
+       },
+       true},
       {kJson, kInvalid, IsJson,
        [](const FileHead&) {
          return std::string("is a text of JSON, not weights: give the directory or the file with the weights");
@@ -151,17 +164,41 @@ absl::Status CheckIsNoLookalike(const std::string& path, const FileHead& head) {
 
 // Called with an error at hand: a file that cannot be read here keeps that error.
 absl::Status CheckIsNoLookalike(const File& file) {
-  const absl::StatusOr<int64_t> nbytes = file.Size();
-  if (!nbytes.ok()) return absl::OkStatus();
-  std::string bytes(static_cast<size_t>(std::min(*nbytes, kLookalikeBytes)), '\0');
-  const auto out = absl::MakeSpan(reinterpret_cast<std::byte*>(bytes.data()), bytes.size());
-  if (!file.Read(0, out).ok()) return absl::OkStatus();
-  return CheckIsNoLookalike(file.path(), {bytes, *nbytes});
+  std::string bytes;
+  const std::optional<FileHead> head = HeadOf(file, bytes);
+  return head ? CheckIsNoLookalike(file.path(), *head) : absl::OkStatus();
 }
 
 absl::Status CheckIsNoLookalike(const std::string& path) {
   const absl::StatusOr<std::unique_ptr<File>> file = PosixFileSystem().Open(path);
   return file.ok() ? CheckIsNoLookalike(**file) : absl::OkStatus();
+}
+
+absl::Status ErrorOfText(const absl::Status& error, const std::string& path, std::string_view contents) {
+  if (error.ok()) return error;
+  const FileHead head = {contents.substr(0, kLookalikeBytes), static_cast<int64_t>(contents.size())};
+  const absl::Status lookalike = contents.empty() ? CheckIsNoLookalike(path, head) : CheckIsDownloaded(path, head);
+  return lookalike.ok() ? error : lookalike;
+}
+
+absl::Status CheckIsDownloaded(const std::string& path, const FileHead& head) {
+  for (const LookalikeFile& file : LookalikeFiles()) {
+    if (!file.stands_for_another || !file.matches(head)) continue;
+    return absl::Status(file.code, absl::StrCat(path, " ", file.text(head)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckIsDownloaded(const File& file) {
+  if (file.Size().value_or(0) > kMaxPointerBytes) return absl::OkStatus();
+  std::string bytes;
+  const std::optional<FileHead> head = HeadOf(file, bytes);
+  return head ? CheckIsDownloaded(file.path(), *head) : absl::OkStatus();
+}
+
+absl::Status CheckIsDownloaded(const std::string& path) {
+  const absl::StatusOr<std::unique_ptr<File>> file = PosixFileSystem().Open(path);
+  return file.ok() ? CheckIsDownloaded(**file) : absl::OkStatus();
 }
 
 }  // namespace fsdp

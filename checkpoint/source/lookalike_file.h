@@ -29,6 +29,9 @@ struct LookalikeFile {
   absl::StatusCode code;
   bool (*matches)(const FileHead& head);
   std::string (*text)(const FileHead& head);  // without the path, which comes before it: "has 0 bytes: ..."
+
+  // It stands for a file that was not downloaded: no file of a checkpoint, of any name, begins so.
+  bool stands_for_another = false;
 };
 
 // In the order of recognition. No file that a reader of this project accepts matches one.
@@ -40,6 +43,17 @@ const std::vector<LookalikeFile>& LookalikeFiles();
 absl::Status CheckIsNoLookalike(const std::string& path, const FileHead& head);
 absl::Status CheckIsNoLookalike(const File& file);
 absl::Status CheckIsNoLookalike(const std::string& path);
+
+// `error` of a text that could not be parsed, or, if the text is no text of its kind, the error that says what it is:
+// empty, or of a row that stands for another file. OK without an error.
+absl::Status ErrorOfText(const absl::Status& error, const std::string& path, std::string_view contents);
+
+// The same as CheckIsNoLookalike, only by the rows that stand for another file: before such a file is read, because
+// its few bytes could be elements, or JSON that means something else. Of a File, reads kLookalikeBytes of one that is
+// no larger than a pointer is.
+absl::Status CheckIsDownloaded(const std::string& path, const FileHead& head);
+absl::Status CheckIsDownloaded(const File& file);
+absl::Status CheckIsDownloaded(const std::string& path);
 
 }  // namespace fsdp
 

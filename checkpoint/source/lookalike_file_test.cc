@@ -101,6 +101,38 @@ TEST(LookalikeFileTest, APartOfACheckpointIsNamedToo) {
   }
 }
 
+// A name that says which part of a checkpoint the file is must not hide that it has no contents.
+TEST(LookalikeFileTest, APointerAndAPageAreNamedUnderEveryNameOfAPart) {
+  const std::string directory = NewTestDirectory();
+  WriteAll(directory + "/model.safetensors", std::string("\x08\0\0\0\0\0\0\0{}      ", 16));
+  for (const Example& example : Examples()) {
+    if (example.row != "Git LFS pointer" && example.row != "page") continue;
+    for (const char* name :
+         {"model.safetensors.index.json", "config.json", "manifest.json", ".metadata", "__0_0.distcp", "common.pt",
+          "manifest.ocdbt", "_METADATA", "zero_pp_rank_0_mp_rank_00_optim_states.pt", "consolidated.00.pth",
+          "shard-00001-model-00001-of-00001.safetensors", "x.gguf", "x.msgpack", "x.onnx", "x.keras", "x.weights.h5",
+          "x.npy", "x.hdf5"}) {
+      const std::string path = directory + "/" + name;
+      WriteAll(path, example.bytes);
+      EXPECT_THAT(OpenTensorSource(path), StatusIs(absl::StatusCode::kInvalidArgument,
+                                                   AllOf(HasSubstr(path + " is a"), HasSubstr(example.message))));
+      std::filesystem::remove(path);
+    }
+  }
+}
+
+TEST(LookalikeFileTest, ATextBesideAModelThatIsAPointerIsNamedInANote) {
+  const std::string directory = NewTestDirectory();
+  WriteAll(directory + "/model.safetensors", std::string("\x08\0\0\0\0\0\0\0{}      ", 16));
+  for (const char* name : {"config.json", "trainer_state.json"}) {
+    WriteAll(directory + "/" + name, Examples()[1].bytes);
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory));
+    EXPECT_THAT(source->layout().notes,
+                ElementsAre(HasSubstr(directory + "/" + name + " is a Git LFS pointer to a file of 548105171 bytes")));
+    std::filesystem::remove(directory + "/" + name);
+  }
+}
+
 // The length of a safetensors header may be any eight bytes.
 TEST(LookalikeFileTest, AHeaderLengthThatLooksLikeAnotherFileIsAHeaderLength) {
   for (const std::string start : {"\x1F\x8B\x08", "{\"a", "BZh", "[  "}) {

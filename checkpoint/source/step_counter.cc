@@ -17,6 +17,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/json_view.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/presence.h"
 
@@ -94,7 +95,8 @@ TrainerState ReadTrainerState(const std::string& path) {
       file.ok() ? ReadFile(PosixFileSystem(), *file, kMaxTrainerStateBytes) : file.status();
   const absl::StatusOr<JsonView> json = text.ok() ? ParseOfPython(*text) : text.status();
   if (!json.ok()) {
-    const std::string reason(json.status().message());
+    const absl::Status error = text.ok() ? ErrorOfText(json.status(), std::string(*file), *text) : json.status();
+    const std::string reason(error.message());
     return {.note = absl::StrCat("the step is unknown: ", kTrainerState, " cannot be read: ", reason)};
   }
   for (const std::string_view name : kNames) {

@@ -14,6 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/source/json_view.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -72,7 +73,8 @@ TiedHead TiedHead::Of(const std::string& directory) {
   if (config.ok()) {
     head.why_ = WhyTied(*config);
   } else {
-    head.problem_ = absl::StrCat(path, " is not read, so tied names are not known: ", config.status().message());
+    const absl::Status error = text.ok() ? ErrorOfText(config.status(), path, *text) : text.status();
+    head.problem_ = absl::StrCat(path, " is not read, so tied names are not known: ", error.message());
   }
   return head;
 }

@@ -18,6 +18,7 @@
 #include "fsdp/checkpoint/foreign/orbax/orbax_names.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/model_value.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/step_counter.h"
@@ -224,7 +225,10 @@ class FlaxSource final : public TensorSource {
 
 absl::StatusOr<FlaxFile> ReadFile(std::unique_ptr<File> file) {
   absl::StatusOr<FlaxTree> tree = ReadFlaxTree(*file);
-  if (!tree.ok()) return Annotate(tree.status(), file->path());
+  if (!tree.ok()) {
+    FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file));
+    return Annotate(tree.status(), file->path());
+  }
   return FlaxFile{std::move(file), *std::move(tree)};
 }
 
@@ -261,7 +265,7 @@ absl::Status CheckIndex(const HuggingFaceIndex& index, const std::vector<FlaxFil
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& path, const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::string text, fsdp::ReadFile(PosixFileSystem(), path, kMaxHuggingFaceIndexBytes));
   absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
-  if (!index.ok()) return Annotate(index.status(), path);
+  if (!index.ok()) return ErrorOfText(Annotate(index.status(), path), path, text);
   std::set<std::string> names;
   for (const auto& [name, file] : index->weight_map) names.insert(file);
   if (names.empty() || names.size() > kMaxFiles) {

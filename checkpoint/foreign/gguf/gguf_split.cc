@@ -14,6 +14,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
 
@@ -63,7 +64,10 @@ absl::StatusOr<GgufPart> ReadPart(std::unique_ptr<File> file, int64_t alignment_
     absl::StatusOr<GgufHeader> again = ReadGgufHeader(*file, alignment_of_first);
     if (again.ok()) header = std::move(again);
   }
-  if (!header.ok()) return Annotate(header.status(), file->path());
+  if (!header.ok()) {
+    FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file));
+    return Annotate(header.status(), file->path());
+  }
   part.header = *std::move(header);
   part.file = std::move(file);
   return part;

@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/foreign/zip/file_slice.h"
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
 #include "fsdp/checkpoint/source/json_view.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -48,7 +49,12 @@ absl::Status AddPart(const std::string& path, const std::optional<Interval>& par
   ConfinedHdf5Options confined;
   confined.part = part;
   confined.cpu_seconds = static_cast<int>(std::min<int64_t>(confined.cpu_seconds, 1 + nbytes / kBytesInASecond));
-  FSDP_ASSIGN_OR_RETURN(Hdf5Listing listing, ListUntrustedHdf5(path, confined));
+  absl::StatusOr<Hdf5Listing> listed = ListUntrustedHdf5(path, confined);
+  if (!listed.ok()) {
+    FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file));
+    return listed.status();
+  }
+  Hdf5Listing& listing = *listed;
   LeaveOut(listing, files);
   const auto number = static_cast<int>(files.parts.size());
   files.parts.push_back({std::move(file), part ? part->begin : 0});
@@ -157,7 +163,7 @@ absl::Status CheckIndex(const WeightMap& index, const KerasFiles& files) {
 absl::StatusOr<KerasFiles> OpenIndexed(const std::string& path) {
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), path, kMaxIndexBytes));
   const absl::StatusOr<WeightMap> index = ParseIndex(text);
-  if (!index.ok()) return Annotate(index.status(), path);
+  if (!index.ok()) return ErrorOfText(Annotate(index.status(), path), path, text);
   std::set<std::string> names;
   for (const auto& [group, files] : *index) names.insert(files.begin(), files.end());
   if (names.size() > kMaxFiles)

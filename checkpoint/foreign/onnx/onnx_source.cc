@@ -17,6 +17,7 @@
 #include "fsdp/checkpoint/foreign/onnx/onnx_model.h"
 #include "fsdp/checkpoint/foreign/onnx/onnx_tensor.h"
 #include "fsdp/checkpoint/source/bool_bytes.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/inside_directory.h"
@@ -36,7 +37,10 @@ class OnnxSource final : public TensorSource {
 
   absl::Status ReadContents(const TensorSourceOptions& options) {
     absl::StatusOr<OnnxModel> model = ReadOnnxModel(*file_);
-    if (!model.ok()) return Annotate(model.status(), file_->path());
+    if (!model.ok()) {
+      FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file_));
+      return Annotate(model.status(), file_->path());
+    }
     contents_.Reserve(model->tensors.size());
     for (OnnxTensor& tensor : model->tensors) {
       const std::string name = tensor.name;
@@ -131,7 +135,7 @@ class OnnxSource final : public TensorSource {
                                               ", which does not exist: get it too, and keep its name"));
     }
     if (!opened.ok()) return opened.status();
-    locations_.insert(data.location);
+    if (locations_.insert(data.location).second) FSDP_RETURN_IF_ERROR(CheckIsDownloaded(*opened->file));
     checksums_ += data.has_checksum ? 1 : 0;
     const int64_t left = std::max<int64_t>(opened->nbytes - data.offset, 0);
     // The division first: for a hostile shape the product could overflow.

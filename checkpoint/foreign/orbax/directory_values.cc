@@ -9,6 +9,7 @@
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/json_view.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/open_files.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -50,6 +51,7 @@ class DirectoryValues final : public KeyValues {
     const absl::StatusOr<OpenFiles::Opened> opened = files_.Open(key);
     if (absl::IsNotFound(opened.status())) return std::nullopt;
     FSDP_RETURN_IF_ERROR(opened.status());
+    FSDP_RETURN_IF_ERROR(CheckIsDownloaded(*opened->file));
     return ValuePlace{.bytes = {}, .file = key, .offset = 0, .nbytes = opened->nbytes};
   }
 

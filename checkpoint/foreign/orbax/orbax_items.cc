@@ -12,6 +12,7 @@
 #include "fsdp/checkpoint/foreign/orbax/orbax_paths.h"
 #include "fsdp/checkpoint/foreign/orbax/orbax_tree.h"
 #include "fsdp/checkpoint/source/json_view.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/stored_values.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -67,7 +68,7 @@ absl::StatusOr<std::map<std::string, std::string>> OrbaxItems::ReadHandlers(cons
   if (!is_there) return handlers;
   FSDP_ASSIGN_OR_RETURN(std::string text, ReadFile(PosixFileSystem(), path, kMaxStepMetadataBytes));
   const absl::StatusOr<JsonView> json = ParseJsonOfPython(text);
-  if (!json.ok()) return Annotate(json.status(), path);
+  if (!json.ok()) return ErrorOfText(Annotate(json.status(), path), path, text);
   files_.push_back(path);
   const std::optional<JsonView> items = json->Find("item_handlers");
   if (!items || !items->is_object()) return handlers;
@@ -124,6 +125,7 @@ absl::Status OrbaxItems::AddOther(const std::string& name, const std::string& di
   absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), path, kMaxTextBytes);
   std::string parsed = text.value_or("");
   const absl::Status status = text.ok() ? ParseJsonOfPython(parsed).status() : text.status();
+  if (text.ok()) FSDP_RETURN_IF_ERROR(CheckIsDownloaded(path, {*text, std::ssize(*text)}));
   if (!status.ok() && is_json) return Annotate(status, path);
   if (!status.ok()) {
     left_out_.push_back(absl::StrCat(Quote(name), " (an item that is neither a tree nor one file of JSON)"));

@@ -39,7 +39,7 @@ absl::StatusOr<std::unique_ptr<ItemFile>> ItemFile::Open(const std::string& dire
   const bool is_torch = layout.format == ItemFormat::kTorch;
   const absl::Status status = is_torch ? item->ReadTorch(*file, options) : item->ReadValue(*file);
   if (!status.ok()) {
-    if (is_torch) FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file));
+    FSDP_RETURN_IF_ERROR(CheckIsNoLookalike(*file));
     return Annotate(status, path);
   }
   if (is_torch) pool.Expect(layout.file, item->archive_);
@@ -87,6 +87,7 @@ absl::Status ItemFile::ReadValue(const File& file) {
     return absl::OkStatus();
   }
   FSDP_ASSIGN_OR_RETURN(const std::string text, slice.ReadText(0, slice.nbytes));
+  FSDP_RETURN_IF_ERROR(CheckIsDownloaded(layout_.file, {text, slice.nbytes}));
   if (!is_json) {
     root_ = TorchNode::Value({{kPythonTag, "bytes"}, {"hex", absl::BytesToHexString(text)}});
     return absl::OkStatus();

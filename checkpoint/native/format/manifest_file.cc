@@ -17,6 +17,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/native/format/manifest_json.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
@@ -33,6 +34,8 @@ absl::StatusOr<Manifest> ReadManifest(FileSystem& files, const std::string& dire
   FSDP_RETURN_IF_ERROR(text.status());
   absl::StatusOr<Manifest> manifest = DecodeManifest(*text);
   if (manifest.ok()) return manifest;
+  const absl::Status is_downloaded = CheckIsDownloaded(path, {*text, static_cast<int64_t>(text->size())});
+  if (!is_downloaded.ok()) return absl::DataLossError(is_downloaded.message());
   return Annotate(manifest.status(), path);
 }
 
@@ -55,6 +58,11 @@ absl::StatusOr<std::unique_ptr<File>> OpenStoredFile(FileSystem& files, const st
   FSDP_RETURN_IF_ERROR(file.status());
   FSDP_ASSIGN_OR_RETURN(const int64_t size, (*file)->Size());
   if (size != stored.nbytes) {
+    const absl::Status is_downloaded = CheckIsDownloaded(**file);
+    if (!is_downloaded.ok()) {
+      return absl::DataLossError(
+          absl::StrReplaceAll(is_downloaded.message(), {{JoinPath(directory, stored.name), stored.name}}));
+    }
     return absl::DataLossError(absl::StrCat(stored.name, ": the file has ", size, " bytes, expected ", stored.nbytes));
   }
   return file;

@@ -10,6 +10,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 
@@ -60,7 +61,9 @@ absl::StatusOr<JoinedFiles> JoinIndexedFiles(const std::string& directory, const
   FSDP_ASSIGN_OR_RETURN(const std::string text, ReadFile(PosixFileSystem(), index_path, kMaxHuggingFaceIndexBytes));
   const absl::StatusOr<HuggingFaceIndex> index = ParseHuggingFaceIndex(text);
   if (!index.ok()) {
-    return absl::Status(index.status().code(), absl::StrCat(std::string(index.status().message()), " in ", index_path));
+    const auto error =
+        absl::Status(index.status().code(), absl::StrCat(std::string(index.status().message()), " in ", index_path));
+    return ErrorOfText(error, index_path, text);
   }
   std::set<std::string> names;
   for (const auto& [tensor, file] : index->weight_map) names.insert(file);
