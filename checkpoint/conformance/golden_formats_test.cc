@@ -259,6 +259,39 @@ TEST_P(GoldenFormatTest, AFileThatIsAPointerOfGitLfsIsNamedOrNotNeeded) {
   }
 }
 
+// A reader chooses a file of a directory by its name; the other weights must not vanish without a word.
+TEST(GoldenFormatsTest, ADirectoryIsReadByOneFileAndTheOtherWeightsAreNamed) {
+  const std::map<std::string, std::string> models = {
+      {"any.gguf", "checkpoint/foreign/gguf/testdata/all_types/model.gguf"},
+      {"flax_model.msgpack", "checkpoint/foreign/flax/testdata/whole/flax_model.msgpack"},
+      {"model.onnx", "checkpoint/foreign/onnx/testdata/raw.onnx"},
+      {"model.safetensors", "checkpoint/foreign/safetensors/testdata/all_dtypes_f4_f8.safetensors"},
+      {"pytorch_model.bin", "checkpoint/foreign/torch/testdata/float4.pt"}};
+  for (const auto& [name, model] : models) {
+    const std::string directory = NewTestDirectory();
+    fs::copy_file(model, directory + "/" + name);
+    {
+      ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory, kLeaveOut));
+      EXPECT_THAT(source->left_out(), testing::Each(testing::Not(HasSubstr("beside it")))) << name;
+    }
+    for (const char* other : {"other.npz", "other.hdf5", "other.keras", "optimizer.pt"}) {
+      WriteAll(directory + "/" + other, "x");
+    }
+    if (name != "any.gguf") WriteAll(directory + "/other.gguf", "x");
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory, kLeaveOut));
+    const std::vector<std::string> left_out = source->left_out();
+    for (const auto& entry : fs::directory_iterator(directory)) {
+      const std::string other = entry.path().filename();
+      if (other == name) continue;
+      EXPECT_THAT(left_out, Contains(absl::StrCat("\"", other, "\" (a file beside it: give its path to read it)")))
+          << name;
+    }
+    if (name != "any.gguf") continue;
+    EXPECT_THAT(source->layout().notes,
+                Contains("of the weights in the directory, only the model in GGUF is read, any.gguf"));
+  }
+}
+
 TEST_P(GoldenFormatTest, AMissingFileIsNoticedOrNotNeeded) {
   const std::string copy = Copy();
   if (!fs::is_directory(copy)) return;  // one file

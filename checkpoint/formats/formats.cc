@@ -3,10 +3,10 @@
 // The first line of the table that accepts a path's names and first bytes recognises it. The order matters only for
 // directories, which may hold files of several formats: a manifest is decisive; an exported model comes before the
 // training state that other programs left in the same directory; steps of ours come after it (checkpoint_driver.h), but
-// before formats that know a directory by files of any name, such as one .gguf: next to steps it is an export of them.
-// Files are distinguished by their first bytes, which no two drivers accept. A file that is known as a part of a
-// checkpoint is refused before; a path that nothing recognises gets the best answer that known_paths.h and
-// lookalike_file.h have.
+// before formats that know a directory by files of any name. GGUF, a file of any name, is last.
+// Files are distinguished by their first bytes, which no two drivers accept. A file that was not downloaded, and
+// one that is known as a part of a checkpoint, is refused before; a path that nothing recognises gets the best answer
+// that known_paths.h and lookalike_file.h have.
 #include "fsdp/checkpoint/formats/formats.h"
 
 #include "absl/strings/str_cat.h"
@@ -84,10 +84,10 @@ const std::vector<Format>& Formats() {
       {&TorchCheckpointingDriver()},
       {&NpzDriver(), NpzTarget()},
       {&KerasDriver()},
-      {&GgufDriver(), GgufTarget()},
       {&FlaxDriver()},
       {&OnnxDriver()},
       {&OrbaxDriver()},
+      {&GgufDriver(), GgufTarget()},
   };
   return *formats;
 }

@@ -44,8 +44,8 @@ bool IsAdapterFile(const std::string& path) {
 }
 
 bool IsWeightFileName(std::string_view name) {
-  constexpr std::array<std::string_view, 11> kSuffixes = {
-      ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".h5", ".hdf5", ".keras", ".msgpack", ".onnx"};
+  constexpr std::array<std::string_view, 12> kSuffixes = {
+      ".safetensors", ".pt", ".pth", ".bin", ".ckpt", ".npz", ".h5", ".hdf5", ".keras", ".onnx", ".msgpack", ".gguf"};
   return std::any_of(kSuffixes.begin(), kSuffixes.end(), [&](std::string_view suffix) {
     return name.size() > suffix.size() && name.substr(name.size() - suffix.size()) == suffix;
   });
@@ -80,6 +80,11 @@ std::vector<std::string> WeightsBeside(const std::string& directory, const std::
   if (others.size() > kNamed) beside.push_back(absl::StrCat(others.size() - kNamed, " more files beside it"));
   if (error) beside.push_back(absl::StrCat("other files beside it, which cannot be listed: ", error.message()));
   return beside;
+}
+
+std::vector<std::string> WeightsBesideGiven(const std::string& path, const std::vector<std::string>& files) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored) ? WeightsBeside(path, files) : std::vector<std::string>();
 }
 
 std::string SomeOf(const std::vector<std::string>& names) {

@@ -13,7 +13,7 @@
 
 namespace fsdp {
 
-// True for .safetensors, .pt, .pth, .bin, .ckpt, .npz, .h5, .hdf5, .keras, .msgpack and .onnx.
+// True for .safetensors, .pt, .pth, .bin, .ckpt, .npz, .h5, .hdf5, .keras, .onnx, .msgpack and .gguf.
 bool IsWeightFileName(std::string_view name);
 
 // True for the names by which trainers keep what is no model: optimizer.pt, scheduler.bin, rng_state_0.pth, ...
@@ -23,6 +23,9 @@ bool IsTrainerFileName(std::string_view name);
 // weight files, what a trainer keeps there in files and directories, sorted, with what to do. After the first ones,
 // only their number. Empty if it cannot be listed.
 std::vector<std::string> WeightsBeside(const std::string& directory, const std::vector<std::string>& files);
+
+// WeightsBeside of the path that a reader was given, if it is a directory; none beside a file, which was asked for.
+std::vector<std::string> WeightsBesideGiven(const std::string& path, const std::vector<std::string>& files);
 
 // PEFT's adapters: the changes of some tensors of a model, which they do not hold. IsAdapter: `directory` has PEFT's
 // config and the file `weights`; IsAdapterFile: that file's name is one of PEFT's.

@@ -41,8 +41,9 @@ struct FlaxFile {
 
 class FlaxSource final : public TensorSource {
  public:
-  explicit FlaxSource(std::vector<FlaxFile> files, std::string index)
-      : files_(std::move(files)), index_(std::move(index)) {}
+  // `given`: what was given to the reader; a file, or a directory.
+  FlaxSource(std::string given, std::vector<FlaxFile> files, std::string index)
+      : given_(std::move(given)), files_(std::move(files)), index_(std::move(index)) {}
 
   absl::Status ReadContents(const TensorSourceOptions& options) {
     std::vector<OrbaxArrayName> names;
@@ -66,7 +67,12 @@ class FlaxSource final : public TensorSource {
   int64_t step() const override { return step_; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
-  std::vector<std::string> left_out() const override { return left_out_; }
+
+  std::vector<std::string> left_out() const override {
+    std::vector<std::string> all = left_out_;
+    for (std::string& beside : WeightsBesideGiven(given_, files())) all.push_back(std::move(beside));
+    return all;
+  }
 
   std::vector<std::string> files() const override {
     std::vector<std::string> paths;
@@ -213,6 +219,7 @@ class FlaxSource final : public TensorSource {
                                                    "; set TensorSourceOptions::skip_links to go without them"));
   }
 
+  const std::string given_;
   const std::vector<FlaxFile> files_;
   const std::string index_;  // the path of the index of several files; empty without one
   std::map<StateKey, Place> places_;
@@ -232,9 +239,9 @@ absl::StatusOr<FlaxFile> ReadFile(std::unique_ptr<File> file) {
   return FlaxFile{std::move(file), *std::move(tree)};
 }
 
-absl::StatusOr<std::unique_ptr<TensorSource>> SourceOf(std::vector<FlaxFile> files, std::string index,
-                                                       const TensorSourceOptions& options) {
-  auto source = std::make_unique<FlaxSource>(std::move(files), std::move(index));
+absl::StatusOr<std::unique_ptr<TensorSource>> SourceOf(const std::string& given, std::vector<FlaxFile> files,
+                                                       std::string index, const TensorSourceOptions& options) {
+  auto source = std::make_unique<FlaxSource>(given, std::move(files), std::move(index));
   FSDP_RETURN_IF_ERROR(source->ReadContents(options));
   return source;
 }
@@ -279,7 +286,14 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenIndexed(const std::string& pat
   }
   const absl::Status status = CheckIndex(*index, files);
   if (!status.ok()) return Annotate(status, path);
-  return SourceOf(std::move(files), path, options);
+  return SourceOf(SplitPath(path).directory, std::move(files), path, options);
+}
+
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenOne(const std::string& given, std::unique_ptr<File> file,
+                                                      const TensorSourceOptions& options) {
+  std::vector<FlaxFile> files;
+  FSDP_ASSIGN_OR_RETURN(files.emplace_back(), ReadFile(std::move(file)));
+  return SourceOf(given, std::move(files), "", options);
 }
 
 // "flax_model-00001-of-00002.msgpack" next to the index is a part.
@@ -305,14 +319,13 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenFlaxSource(const std::string& 
   }
   FSDP_RETURN_IF_ERROR(CheckIsWhole(file_path));
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file, PosixFileSystem().Open(file_path));
-  return OpenFlaxFile(std::move(file), options);
+  return OpenOne(path, std::move(file), options);
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenFlaxFile(std::unique_ptr<File> file,
                                                            const TensorSourceOptions& options) {
-  std::vector<FlaxFile> files;
-  FSDP_ASSIGN_OR_RETURN(files.emplace_back(), ReadFile(std::move(file)));
-  return SourceOf(std::move(files), "", options);
+  const std::string path = file->path();
+  return OpenOne(path, std::move(file), options);
 }
 
 const FormatTraits& FlaxTraits() {

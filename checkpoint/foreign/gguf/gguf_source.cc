@@ -21,6 +21,8 @@
 #include "fsdp/checkpoint/source/block_types.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
+#include "fsdp/checkpoint/source/weight_files.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -98,7 +100,9 @@ Shape ShapeOfBlocks(const GgufTensor& tensor) {
 
 class GgufSource final : public TensorSource {
  public:
-  GgufSource(std::vector<GgufPart> parts, bool keeps_blocks) : parts_(std::move(parts)), keeps_blocks_(keeps_blocks) {
+  // `path`: what was given to the reader; the file itself, or a directory.
+  GgufSource(std::string path, std::vector<GgufPart> parts, bool keeps_blocks)
+      : path_(std::move(path)), parts_(std::move(parts)), keeps_blocks_(keeps_blocks) {
     size_t tensors = 0;
     for (const GgufPart& part : parts_) tensors += part.header.tensors.size();
     contents_.Reserve(tensors);
@@ -126,6 +130,7 @@ class GgufSource final : public TensorSource {
   std::vector<std::string> left_out() const override {
     std::vector<std::string> all = not_read();
     all.insert(all.end(), lost_keys_.begin(), lost_keys_.end());
+    for (std::string& beside : WeightsBesideGiven(path_, files())) all.push_back(std::move(beside));
     return all;
   }
 
@@ -225,6 +230,11 @@ class GgufSource final : public TensorSource {
                                            absl::StrJoin(types, ", "),
                                            keeps_blocks_ ? ") and carried as blocks" : ") and read as float32"));
     }
+    // Any name will do, so it is no choice that the names of the others explain.
+    if (!WeightsBesideGiven(path_, files()).empty()) {
+      layout_.notes.push_back(absl::StrCat("of the weights in the directory, only the model in GGUF is read, ",
+                                           Printable(SplitPath(parts_[0].file->path()).name)));
+    }
     if (!block_types_.empty()) metadata_[kBlockTypesKey] = EncodeBlockTypes(block_types_);
     if (architecture_ == "llama") {
       layout_.notes.emplace_back(
@@ -251,6 +261,7 @@ class GgufSource final : public TensorSource {
     return absl::OkStatus();
   }
 
+  const std::string path_;
   std::vector<GgufPart> parts_;
   const bool keeps_blocks_;
   absl::flat_hash_map<std::string_view, Place> places_;  // by names in the headers of parts_
@@ -265,10 +276,10 @@ class GgufSource final : public TensorSource {
   std::vector<std::string> lost_keys_;
 };
 
-absl::StatusOr<std::unique_ptr<TensorSource>> SourceOf(std::vector<GgufPart> parts,
+absl::StatusOr<std::unique_ptr<TensorSource>> SourceOf(const std::string& given, std::vector<GgufPart> parts,
                                                        const TensorSourceOptions& options) {
   const std::string path = parts[0].file->path();
-  auto source = std::make_unique<GgufSource>(std::move(parts), options.keep_quantized);
+  auto source = std::make_unique<GgufSource>(given, std::move(parts), options.keep_quantized);
   const std::vector<std::string> not_read = source->not_read();
   if (not_read.empty() || (options.skip_links && !source->contents().empty())) return source;
   return absl::InvalidArgumentError(
@@ -282,13 +293,14 @@ absl::StatusOr<std::unique_ptr<TensorSource>> SourceOf(std::vector<GgufPart> par
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenGgufSource(const std::string& path,
                                                              const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(std::vector<GgufPart> parts, OpenGgufParts(path));
-  return SourceOf(std::move(parts), options);
+  return SourceOf(path, std::move(parts), options);
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenGgufFile(std::unique_ptr<File> file,
                                                            const TensorSourceOptions& options) {
+  const std::string path = file->path();
   FSDP_ASSIGN_OR_RETURN(std::vector<GgufPart> parts, OpenGgufPart(std::move(file)));
-  return SourceOf(std::move(parts), options);
+  return SourceOf(path, std::move(parts), options);
 }
 
 const FormatTraits& GgufTraits() {

@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/source_layout.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/inside_directory.h"
 #include "fsdp/checkpoint/storage/open_files.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -32,8 +33,9 @@ constexpr size_t kMostNamed = 20;  // of the tensors that are left out
 
 class OnnxSource final : public TensorSource {
  public:
-  OnnxSource(std::unique_ptr<File> file, const std::string& directory)
-      : file_(std::move(file)), external_files_(directory) {}
+  // `given`: what was given to the reader; the file, or its directory.
+  OnnxSource(std::string given, std::unique_ptr<File> file, const std::string& directory)
+      : given_(std::move(given)), file_(std::move(file)), external_files_(directory) {}
 
   absl::Status ReadContents(const TensorSourceOptions& options) {
     absl::StatusOr<OnnxModel> model = ReadOnnxModel(*file_);
@@ -68,10 +70,9 @@ class OnnxSource final : public TensorSource {
   }
 
   std::vector<std::string> left_out() const override {
-    std::vector<std::string> named = left_out_;
-    const int64_t more = left_out_count_ - std::ssize(left_out_);
-    if (more > 0) named.push_back(absl::StrCat(more, " more"));
-    return named;
+    std::vector<std::string> all = NamesLeftOut();
+    for (std::string& beside : WeightsBesideGiven(given_, files())) all.push_back(std::move(beside));
+    return all;
   }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
@@ -94,6 +95,13 @@ class OnnxSource final : public TensorSource {
   }
 
  private:
+  std::vector<std::string> NamesLeftOut() const {
+    std::vector<std::string> named = left_out_;
+    const int64_t more = left_out_count_ - std::ssize(left_out_);
+    if (more > 0) named.push_back(absl::StrCat(more, " more"));
+    return named;
+  }
+
   absl::StatusOr<const OnnxTensor*> Find(const StateKey& key) const {
     const auto at = tensors_.find(key);
     if (at != tensors_.end()) return &at->second;
@@ -222,11 +230,12 @@ class OnnxSource final : public TensorSource {
     }
     if (left_out_.empty() || (options.skip_links && !tensors_.empty())) return absl::OkStatus();
     return absl::InvalidArgumentError(
-        absl::StrCat(file_->path(), ": these would be left out: ", absl::StrJoin(left_out(), ", "),
+        absl::StrCat(file_->path(), ": these would be left out: ", absl::StrJoin(NamesLeftOut(), ", "),
                      tensors_.empty() ? "; there is nothing else in it"
                                       : "; set TensorSourceOptions::skip_links to go without them"));
   }
 
+  const std::string given_;
   const std::unique_ptr<File> file_;
   mutable OpenFiles external_files_;
   std::set<std::string> locations_;  // of external files
@@ -240,6 +249,14 @@ class OnnxSource final : public TensorSource {
   int64_t checksums_ = 0;
 };
 
+absl::StatusOr<std::unique_ptr<TensorSource>> SourceOf(const std::string& given, std::unique_ptr<File> file,
+                                                       const std::string& directory,
+                                                       const TensorSourceOptions& options) {
+  auto source = std::make_unique<OnnxSource>(given, std::move(file), directory);
+  FSDP_RETURN_IF_ERROR(source->ReadContents(options));
+  return source;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenOnnxSource(const std::string& path,
@@ -248,14 +265,13 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenOnnxSource(const std::string& 
   const bool is_directory = type == std::filesystem::file_type::directory;
   FSDP_ASSIGN_OR_RETURN(std::unique_ptr<File> file,
                         PosixFileSystem().Open(is_directory ? JoinPath(path, kOnnxModelName) : path));
-  return OpenOnnxFile(std::move(file), is_directory ? path : SplitPath(path).directory, options);
+  return SourceOf(path, std::move(file), is_directory ? path : SplitPath(path).directory, options);
 }
 
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenOnnxFile(std::unique_ptr<File> file, const std::string& directory,
                                                            const TensorSourceOptions& options) {
-  auto source = std::make_unique<OnnxSource>(std::move(file), directory);
-  FSDP_RETURN_IF_ERROR(source->ReadContents(options));
-  return source;
+  const std::string path = file->path();
+  return SourceOf(path, std::move(file), directory, options);
 }
 
 const FormatTraits& OnnxTraits() {

@@ -111,9 +111,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
   // Other files only of a directory: the caller of a file asked for that file.
   std::vector<std::string> left_out() const override {
     std::vector<std::string> left_out = state_.left_out;
-    std::error_code ignored;
-    if (!fs::is_directory(state_.path, ignored)) return left_out;
-    for (std::string& beside : WeightsBeside(state_.path, files())) left_out.push_back(std::move(beside));
+    for (std::string& beside : WeightsBesideGiven(state_.path, files())) left_out.push_back(std::move(beside));
     return left_out;
   }
 
