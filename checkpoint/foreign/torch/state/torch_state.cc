@@ -113,7 +113,7 @@ class StateBuilder {
     unused_.AddNote(" value None", " values None", " of the optimizer's state left out, such as ", notes);
     parameters_.AddNote(" extra value is a torch.nn.Parameter, read as a tensor",
                         " extra values are torch.nn.Parameters, read as tensors", ", such as ", notes);
-    attributes_.AddNote(" tensor has attributes of Python", " tensors have attributes of Python",
+    attributes_.AddNote(" extra tensor has attributes of Python", " extra tensors have attributes of Python",
                         ", which are left out, such as ", notes);
     return std::move(state_);
   }
@@ -241,9 +241,10 @@ class StateBuilder {
   absl::Status AddTensor(StateKey key, int index) {
     if (state_.contents.contains(key)) return Twice(key);
     const TorchLeafType type = tensors_[index];
-    // A model's tensors are parameters anyway.
-    if (type.wrapper.is_parameter && key.section == StateKey::Section::kExtra) parameters_.Add(key.fqn);
-    if (type.wrapper.has_attributes) attributes_.Add(key.fqn);
+    // A model's tensors are parameters anyway, with attributes that FSDP and others set.
+    const bool is_extra = key.section == StateKey::Section::kExtra;
+    if (is_extra && type.wrapper.is_parameter) parameters_.Add(key.fqn);
+    if (is_extra && type.wrapper.has_attributes) attributes_.Add(key.fqn);
     state_.Set(std::move(key), type.dtype, type.shape, {TorchTensorPart{.tensor = index}});
     return absl::OkStatus();
   }
@@ -335,7 +336,7 @@ class StateBuilder {
   Counted moments_;     // tensors of models, with names of optimizer state
   Counted unused_;      // values None of optimizers
   Counted parameters_;  // extra values that were parameters
-  Counted attributes_;  // tensors with attributes
+  Counted attributes_;  // extra values that were tensors with attributes
 };
 
 }  // namespace
