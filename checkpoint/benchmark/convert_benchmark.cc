@@ -36,7 +36,6 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/check.h"
 #include "fsdp/base/command_line.h"
@@ -252,14 +251,18 @@ class Benchmark {
   // Trainers' converters, and ours on the same source, which the library has made: of its model, in the same format.
   bool TrainerRows() const {
     bool done = true;
-    for (const auto& [format, suffix, modules] :
-         {std::tuple("npz", ".npz", "numpy, safetensors"), std::tuple("gguf", ".gguf", "gguf, safetensors"),
-          std::tuple("orbax", "", "orbax.checkpoint, safetensors"),
-          std::tuple("tensorstore", "", "orbax.checkpoint, tensorstore, safetensors"),
-          std::tuple("flax", ".msgpack", "flax, safetensors"), std::tuple("onnx", "", "onnx, safetensors"),
-          std::tuple("keras", ".weights.h5", "keras, safetensors"), std::tuple("zero2", "", "deepspeed, safetensors"),
-          std::tuple("zero3", "", "deepspeed, safetensors")}) {
-      const bool is_torch = absl::StartsWith(format, "zero");  // zero_to_fp32 writes a torch file
+    const Form &to_safetensors = kForms[0], &to_torch = kForms[1], &to_gguf = kForms[6];
+    for (const auto& [format, suffix, to, modules] :
+         {std::tuple("npz", ".npz", &to_safetensors, "numpy, safetensors"),
+          std::tuple("gguf", ".gguf", &to_safetensors, "gguf, safetensors"),
+          std::tuple("orbax", "", &to_safetensors, "orbax.checkpoint, safetensors"),
+          std::tuple("tensorstore", "", &to_safetensors, "orbax.checkpoint, tensorstore, safetensors"),
+          std::tuple("flax", ".msgpack", &to_safetensors, "flax, safetensors"),
+          std::tuple("onnx", "", &to_safetensors, "onnx, safetensors"),
+          std::tuple("keras", ".weights.h5", &to_safetensors, "keras, safetensors"),
+          std::tuple("zero2", "", &to_torch, "deepspeed, safetensors"),
+          std::tuple("zero3", "", &to_torch, "deepspeed, safetensors"),
+          std::tuple("hf_to_gguf", "", &to_gguf, "convert_hf_to_gguf, sentencepiece, safetensors")}) {
       const std::string package = absl::StrCat(format, ", package"), ours = absl::StrCat(format, ", ours");
       if (!rows_.IsWanted(package) && !rows_.IsWanted(ours)) continue;
       if (!HasModules(package, modules)) continue;
@@ -273,8 +276,8 @@ class Benchmark {
         done = false;
         continue;
       }
-      done &= ConvertRow(ours, source, kForms[is_torch ? 1 : 0], /*model_only=*/true);
-      const std::string target = Path(is_torch ? "peer.pt" : "peer.safetensors");
+      done &= ConvertRow(ours, source, *to, /*model_only=*/true);
+      const std::string target = Path(to == &to_torch ? "peer.pt" : absl::StrCat("peer.", to->name));
       done &= PackageRow({package.c_str(), modules, source, target,
                           absl::StrCat(script, "convert ", format, " ", source, " ", target)});
     }

@@ -5,10 +5,12 @@ usage: trainer_peers.py make FORMAT MODEL.safetensors SOURCE      writes the mod
        trainer_peers.py convert FORMAT SOURCE TARGET              what a user of the library runs; ends with fsync
 
 FORMAT is npz (numpy), gguf (a file in Q8_0, dequantised by gguf-py), orbax, tensorstore (what orbax wrote, by the
-library below it), flax, onnx (external data), keras, zero2 or zero3 (ZeRO of four ranks, by DeepSpeed's zero_to_fp32).
-SOURCE and TARGET are paths; TARGET is a safetensors file, of zero2 and zero3 a torch file.
+library below it), flax, onnx (external data), keras, zero2 or zero3 (ZeRO of four ranks, by DeepSpeed's zero_to_fp32),
+or hf_to_gguf (a Hugging Face directory, by llama.cpp's convert_hf_to_gguf.py, which must be importable).
+SOURCE and TARGET are paths; TARGET is a safetensors file, of zero2 and zero3 a torch file, of hf_to_gguf a GGUF file.
 """
 import os
+import subprocess
 import sys
 import warnings
 
@@ -199,8 +201,52 @@ class Zero3(Zero2):
                 "optimizer_state_dict": {"state": {0: state}, "param_groups": groups}}
 
 
+class HfToGguf:
+    """A Llama of as many bytes as the model: the converter knows only models by name."""
+    HIDDEN = 1024
+    FFN = 2816
+
+    def make(self, model, source):
+        import json
+        import numpy
+        import sentencepiece
+        from safetensors.numpy import save_file
+        os.makedirs(source)
+        words = ["the %s of word %d" % (chr(97 + i % 26) * (1 + i % 7), i) for i in range(2000)]
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(words), model_prefix=os.path.join(source, "tokenizer"), vocab_size=256,
+            hard_vocab_limit=False, minloglevel=2)
+        vocabulary = sentencepiece.SentencePieceProcessor(os.path.join(source, "tokenizer.model")).vocab_size()
+        hidden, ffn = self.HIDDEN, self.FFN
+        shapes = {"self_attn.%s_proj" % part: (hidden, hidden) for part in "qkvo"}
+        shapes.update({"mlp.gate_proj": (ffn, hidden), "mlp.up_proj": (ffn, hidden), "mlp.down_proj": (hidden, ffn),
+                       "input_layernorm": (hidden,), "post_attention_layernorm": (hidden,)})
+        wanted = sum(array.nbytes for array in model.values())
+        layers = max(1, round(wanted / (4 * sum(int(numpy.prod(shape)) for shape in shapes.values()))))
+        random = numpy.random.default_rng(1)
+        tensors = {"model.layers.%d.%s.weight" % (layer, name): random.standard_normal(shape, numpy.float32)
+                   for layer in range(layers) for name, shape in shapes.items()}
+        for name, shape in {"model.embed_tokens": (vocabulary, hidden), "lm_head": (vocabulary, hidden),
+                            "model.norm": (hidden,)}.items():
+            tensors[name + ".weight"] = random.standard_normal(shape, numpy.float32)
+        save_file(tensors, os.path.join(source, "model.safetensors"), metadata={"format": "pt"})
+        with open(os.path.join(source, "config.json"), "w") as config:
+            json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "vocab_size": vocabulary,
+                       "hidden_size": hidden, "intermediate_size": ffn, "num_hidden_layers": layers,
+                       "num_attention_heads": 16, "num_key_value_heads": 16, "max_position_embeddings": 2048,
+                       "rms_norm_eps": 1e-5, "tie_word_embeddings": False}, config)
+
+    def convert(self, source, target):
+        subprocess.run([sys.executable, "-m", "convert_hf_to_gguf", source, "--outfile", target, "--outtype", "f32"],
+                       check=True)
+
+
+PEERS = {"npz": Npz, "gguf": Gguf, "orbax": Orbax, "tensorstore": Tensorstore, "flax": Flax, "onnx": Onnx,
+         "keras": Keras, "zero2": Zero2, "zero3": Zero3, "hf_to_gguf": HfToGguf}
+
+
 def main(action, name, source, target):
-    peer = {kind.__name__.lower(): kind for kind in (Npz, Gguf, Orbax, Tensorstore, Flax, Onnx, Keras, Zero2, Zero3)}[name]()
+    peer = PEERS[name]()
     if action == "make":
         from safetensors.numpy import load_file
         peer.make(load_file(source), target)
