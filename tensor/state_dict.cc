@@ -80,9 +80,9 @@ size_t StateDict::SlotOf(const StateKey& key) const {
 }
 
 void StateDict::GrowSlots(size_t count) {
+  if (count <= slots_.size() * 3 / 4) return;
   size_t wanted = 8;
   while (wanted * 3 / 4 < count) wanted *= 2;
-  if (wanted <= slots_.size()) return;
   slots_ = std::vector<uint32_t>(wanted, 0);
   // Fits 32 bits: a checkpoint has millions of names at most.
   for (size_t i = 0; i < entries_.size(); ++i) slots_[SlotOf(entries_[i].first)] = static_cast<uint32_t>(i + 1);

@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> FormatDriver::OpenChecked(const st
   for (const auto& [key, value] : source->contents().entries()) {
     const auto* const tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr) continue;
-    const absl::Status fits = total.Add(key.ToString(), tensor->dtype, tensor->shape);
+    const absl::Status fits = total.Add(key, tensor->dtype, tensor->shape);
     if (!fits.ok()) return Annotate(fits, path);
   }
   return source;

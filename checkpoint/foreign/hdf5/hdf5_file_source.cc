@@ -250,7 +250,7 @@ absl::StatusOr<SourceDescription> DescribeHdf5File(const std::string& path) {
   for (const Hdf5Dataset& dataset : listing.datasets) FSDP_RETURN_IF_ERROR(AddDataset(path, dataset, description));
   ByteTotal total;
   for (const StoredTensor& tensor : description.tensors) {
-    const absl::Status fits = total.Add(tensor.key.ToString(), tensor.dtype, tensor.shape);
+    const absl::Status fits = total.Add(tensor.key, tensor.dtype, tensor.shape);
     if (!fits.ok()) return Annotate(fits, path);
   }
   FSDP_RETURN_IF_ERROR(AddAliases(path, listing, description));

@@ -89,7 +89,7 @@ class Driver final : public FormatDriver {
     for (const std::unique_ptr<SafetensorsFile>& file : files) AddFile(*file, description);
     ByteTotal total;
     for (const StoredTensor& tensor : description.tensors) {
-      const absl::Status fits = total.Add(tensor.key.ToString(), tensor.dtype, tensor.shape);
+      const absl::Status fits = total.Add(tensor.key, tensor.dtype, tensor.shape);
       if (!fits.ok()) return Annotate(fits, path);
     }
     description.left_out = SafetensorsBeside(path, files);

@@ -197,22 +197,22 @@ class HeaderVisitor final : public JsonVisitor {
   }
 
   // Dimensions are unsigned in the format, and signed here.
-  static absl::StatusOr<Shape> ToShape(const std::vector<uint64_t>& dims) {
-    std::vector<int64_t> signed_dims;
-    signed_dims.reserve(dims.size());
+  absl::StatusOr<Shape> ToShape(const std::vector<uint64_t>& dims) {
+    signed_dims_.clear();
     for (uint64_t dim : dims) {
       if (dim > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) {
         return absl::DataLossError(absl::StrCat("shape has a dimension of ", dim, ", beyond 64-bit signed integers"));
       }
-      signed_dims.push_back(static_cast<int64_t>(dim));
+      signed_dims_.push_back(static_cast<int64_t>(dim));
     }
-    absl::StatusOr<Shape> shape = Shape::Create(signed_dims);
+    absl::StatusOr<Shape> shape = Shape::Create(signed_dims_);
     if (!shape.ok()) return absl::DataLossError(shape.status().message());
     return shape;
   }
 
   DecodeBudget& budget_;
   Members current_;
+  std::vector<int64_t> signed_dims_;  // keeps its memory, as the lists of Members do
 };
 
 // How many tensors `json` has at most, for a reservation: a vector that grows holds two copies.
@@ -223,9 +223,13 @@ size_t MostTensors(std::string_view json) {
 
 // Sorts entries by offset and checks that they cover the payload without holes, overlap or trailing bytes.
 absl::Status CheckPayloadCover(std::vector<SafetensorsEntry>& entries, int64_t payload_bytes) {
-  std::sort(entries.begin(), entries.end(), [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
+  const auto is_before = [](const SafetensorsEntry& a, const SafetensorsEntry& b) {
     return std::tie(a.begin, a.end, a.name) < std::tie(b.begin, b.end, b.name);
-  });
+  };
+  // A header is mostly in the order of the payload.
+  if (!std::is_sorted(entries.begin(), entries.end(), is_before)) {
+    std::sort(entries.begin(), entries.end(), is_before);
+  }
   int64_t end = 0;
   std::string_view previous;
   for (const SafetensorsEntry& entry : entries) {
@@ -357,9 +361,12 @@ absl::StatusOr<std::string> EncodeSafetensorsHeader(const SafetensorsHeader& hea
     out += comma;
     FSDP_RETURN_IF_ERROR(AppendJsonString(entry.name, out));
     absl::StrAppend(&out, ":{\"dtype\":\"", std::string(SafetensorsDTypeName(entry.dtype)), "\",\"shape\":[");
-    std::vector<int64_t> dims(entry.shape.dims().begin(), entry.shape.dims().end());
-    if (IsPacked(entry.dtype)) dims.back() *= 2;  // the format counts single numbers
-    absl::StrAppend(&out, absl::StrJoin(dims, ","), "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}");
+    for (int d = 0; d < entry.shape.rank(); ++d) {
+      // The format counts single numbers.
+      const bool is_halved = IsPacked(entry.dtype) && d + 1 == entry.shape.rank();
+      absl::StrAppend(&out, d == 0 ? "" : ",", entry.shape.dim(d) * (is_halved ? 2 : 1));
+    }
+    absl::StrAppend(&out, "],\"data_offsets\":[", entry.begin, ",", entry.end, "]}");
     comma = ",";
   }
   out += '}';

@@ -55,12 +55,14 @@ class SafetensorsFiller {
   absl::Status FillPayload(const Interval& piece, std::byte* out) const {
     auto entry = std::partition_point(entries_.begin(), entries_.end(),
                                       [&](const SafetensorsEntry& e) { return e.end <= piece.begin; });
+    StateKey key = StateKey::Model("");  // one for all, whose memory serves each name
     for (; entry != entries_.end() && entry->begin < piece.end; ++entry) {
       const Interval part = Intersect(piece, {entry->begin, entry->end});
       if (part.empty()) continue;
       const int64_t size = SizeOf(entry->dtype);
       const Interval elements = {(part.begin - entry->begin) / size, (part.end - entry->begin) / size};
-      FSDP_RETURN_IF_ERROR(read_(StateKey::Model(entry->name), elements, out + (part.begin - piece.begin)));
+      key.fqn = entry->name;
+      FSDP_RETURN_IF_ERROR(read_(key, elements, out + (part.begin - piece.begin)));
     }
     return absl::OkStatus();
   }
@@ -78,6 +80,7 @@ class SafetensorsFiller {
 
 std::vector<SafetensorsEntry> ModelEntries(const StateDict& contents) {
   std::vector<SafetensorsEntry> entries;
+  entries.reserve(contents.entries().size());
   for (const auto& [key, value] : contents.entries()) {
     const ShardedTensor* tensor = std::get_if<ShardedTensor>(&value);
     if (tensor == nullptr || key.section != StateKey::Section::kModel || contents.aliases.count(key.fqn) != 0) continue;
