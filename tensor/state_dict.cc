@@ -4,6 +4,7 @@
 
 #include <array>
 #include <tuple>
+#include <utility>
 
 #include "absl/hash/hash.h"
 #include "absl/status/statusor.h"
@@ -14,6 +15,8 @@ namespace fsdp {
 namespace {
 
 constexpr std::array<StateDictType, 3> kTypes = {StateDictType::kFull, StateDictType::kLocal, StateDictType::kSharded};
+
+uint32_t HashOf(const StateKey& key) { return static_cast<uint32_t>(absl::HashOf(key.section, key.fqn, key.state)); }
 
 }  // namespace
 
@@ -71,21 +74,29 @@ bool StateKey::operator<(const StateKey& other) const {
 
 // entries_ keeps the order of insertion, in which files are written; slots_ finds a key in it, by linear probing.
 // Entries are never removed. absl's hash is seeded by the process, so a file cannot choose names that collide.
-size_t StateDict::SlotOf(const StateKey& key) const {
+size_t StateDict::SlotOf(const StateKey& key, uint32_t hash) const {
   // A power of two, so the mask is the modulus; at most 3/4 full, so probing always finds a free slot.
   const size_t mask = slots_.size() - 1;
-  size_t slot = absl::HashOf(key.section, key.fqn, key.state) & mask;
-  while (slots_[slot] != 0 && !(entries_[slots_[slot] - 1].first == key)) slot = (slot + 1) & mask;
+  const auto is_of_another = [&](const Slot& slot) {
+    return slot.place != 0 && (slot.hash != hash || !(entries_[slot.place - 1].first == key));
+  };
+  size_t slot = hash & mask;
+  while (is_of_another(slots_[slot])) slot = (slot + 1) & mask;
   return slot;
 }
 
 void StateDict::GrowSlots(size_t count) {
   if (count <= slots_.size() * 3 / 4) return;
+  // Fits 32 bits, as do places: a checkpoint has millions of names at most.
   size_t wanted = 8;
   while (wanted * 3 / 4 < count) wanted *= 2;
-  slots_ = std::vector<uint32_t>(wanted, 0);
-  // Fits 32 bits: a checkpoint has millions of names at most.
-  for (size_t i = 0; i < entries_.size(); ++i) slots_[SlotOf(entries_[i].first)] = static_cast<uint32_t>(i + 1);
+  const std::vector<Slot> old = std::exchange(slots_, std::vector<Slot>(wanted));
+  for (const Slot& moved : old) {
+    if (moved.place == 0) continue;
+    size_t slot = moved.hash & (wanted - 1);
+    while (slots_[slot].place != 0) slot = (slot + 1) & (wanted - 1);
+    slots_[slot] = moved;
+  }
 }
 
 void StateDict::Reserve(size_t count) {
@@ -96,18 +107,19 @@ void StateDict::Reserve(size_t count) {
 void StateDict::Set(StateKey key, StateValue value) {
   // Before SlotOf, because growing moves every slot.
   GrowSlots(entries_.size() + 1);
-  uint32_t& place = slots_[SlotOf(key)];
-  if (place == 0) {
+  const uint32_t hash = HashOf(key);
+  Slot& slot = slots_[SlotOf(key, hash)];
+  if (slot.place == 0) {
     entries_.emplace_back(std::move(key), std::move(value));
-    place = static_cast<uint32_t>(entries_.size());
+    slot = {static_cast<uint32_t>(entries_.size()), hash};
   } else {
-    entries_[place - 1].second = std::move(value);
+    entries_[slot.place - 1].second = std::move(value);
   }
 }
 
 std::optional<size_t> StateDict::IndexOf(const StateKey& key) const {
   if (slots_.empty()) return std::nullopt;
-  const uint32_t place = slots_[SlotOf(key)];
+  const uint32_t place = slots_[SlotOf(key, HashOf(key))].place;
   return place == 0 ? std::nullopt : std::make_optional<size_t>(place - 1);
 }
 

@@ -116,16 +116,21 @@ class StateDict {
   RunMetadata attributes;
 
  private:
+  // A slot of the hash table. It does not store the key: a checkpoint may have a million names, and they are most of
+  // the memory of its metadata.
+  struct Slot {
+    uint32_t place = 0;  // in entries_, plus one; 0: a free slot
+    uint32_t hash = 0;   // of the key, so that most keys of other slots are not read
+  };
+
   // The slot that holds the place of `key`, or the free slot for it. Precondition: there are slots.
-  size_t SlotOf(const StateKey& key) const;
+  size_t SlotOf(const StateKey& key, uint32_t hash) const;
 
   // Makes the number of slots, a power of two, at least 4/3 of `count`.
   void GrowSlots(size_t count);
 
   std::vector<Entry> entries_;
-  // A hash table of places in entries_, plus one; 0: a free slot. It stores no keys: a checkpoint may have a million
-  // names, and they are most of the memory of its metadata.
-  std::vector<uint32_t> slots_;
+  std::vector<Slot> slots_;
 };
 
 }  // namespace fsdp
