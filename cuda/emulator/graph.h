@@ -26,8 +26,8 @@ struct GraphNode {
 };
 
 // Nodes in the order of the capture, which is an order that respects `after`. Kernels, copies, sets and host functions
-// are modelled as work that the graph repeats, and so are records of events, and waits, between the graph and other work. Not
-// modelled: changing a graph, child graphs, nodes that allocate memory.
+// are modelled as work that the graph repeats, and so are records of events, and waits, between the graph and other
+// work. Not modelled: changing a graph, child graphs, nodes that allocate memory.
 struct CUgraph_st {
   std::vector<GraphNode> nodes;
   // The number of streams that took part.

@@ -38,9 +38,9 @@ def inspect(
 ) -> Inspection:
     """The report of `ckpt inspect --json` about a checkpoint of any format, or the newest of a directory, also in an
     object store: format, step, attributes, files, numbers of tensors and bytes, the values of short texts; with
-    `tensors` every tensor and the files that hold it. Reads metadata only. A checkpoint that lacks a file is reported, with the
-    member "problem"; what cannot be read is an exception. `layout` as of `open`. It runs the package's `ckpt`, or else
-    the first on the PATH.
+    `tensors` every tensor and the files that hold it. Reads metadata only. A checkpoint that lacks a file is reported,
+    with the member "problem"; what cannot be read is an exception. `layout` as of `open`. It runs the package's `ckpt`,
+    or else the first on the PATH.
 
     >>> fsdp_checkpoint.inspect("checkpoints")
     <fsdp_checkpoint.Inspection 'checkpoints/step-9', hdf5, sharded of 4 ranks, step 9, 228 tensors, 403 MB>

@@ -137,10 +137,10 @@ def storage(*, trust_pickles: bool = False, **writer: Any) -> Iterator[None]:
     own choice, or a FileSystemWriter or FileSystemReader that is made in the block by a name of that module.
 
     As with FileSystemWriter an existing checkpoint is replaced, unless `overwrite=False`; `writer` are further
-    arguments of Writer (parity, attributes), but keep_last: frameworks delete by options of their own. Directories that DCP itself wrote are loaded as ever. Objects that
-    torch.load does not take with weights_only need `trust_pickles`. The block is of the whole process, threads
-    included; names that a module imported from torch.distributed.checkpoint before it are not replaced. ValueError for
-    a path that is a URL.
+    arguments of Writer (parity, attributes), but keep_last: frameworks delete by options of their own. Directories that
+    DCP itself wrote are loaded as ever. Objects that torch.load does not take with weights_only need `trust_pickles`.
+    The block is of the whole process, threads included; names that a module imported from torch.distributed.checkpoint
+    before it are not replaced. ValueError for a path that is a URL.
 
     >>> with storage(parity=1):
     ...     accelerator.save_state("checkpoints/step-1000")
