@@ -30,6 +30,7 @@ from ._values import same
 _SAMPLED, _PIECES = 1 << 16, 16
 _MOST_NAMED = 8
 
+
 class Planned(NamedTuple):
     """The items of a rank's plan, before DCP leaves each to one rank."""
 
@@ -73,8 +74,8 @@ def planned(plan: SavePlan) -> Planned:
 
 
 def shared_tensors(plans: Sequence[SavePlan]) -> List[FrozenSet[Key]]:
-    """By rank: the tensors of its plan that other ranks had planned too. It is not known, and none, if a planner has
-    replaced the storage_data of plans (Planned)."""
+    """By rank: the tensors of its plan that other ranks had planned too. Empty if a planner has replaced the
+    storage_data of the plans (Planned), so that they are unknown."""
     counts: "Counter[MetadataIndex]" = Counter()
     for plan in plans:
         if isinstance(plan.storage_data, Planned):
