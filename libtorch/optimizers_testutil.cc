@@ -54,9 +54,9 @@ const std::vector<std::pair<std::string, MakeOptimizer>>& TestOptimizers() {
       // Options that switch on every state: amsgrad, momentum, centered.
       {"Adam", OptimizerMaker<optim::Adam>(optim::AdamOptions(1e-2).amsgrad(true).weight_decay(0.1))},
       {"AdamW", OptimizerMaker<optim::AdamW>(optim::AdamWOptions(1e-2))},
-      {"SGD", OptimizerMaker<optim::SGD>(optim::SGDOptions(1e-1).momentum(0.9).dampening(0.1))},
+      {"SGD", OptimizerMaker<optim::SGD>(optim::SGDOptions(1e-3).momentum(0.9).dampening(0.1))},
       // No state at all.
-      {"plain_SGD", OptimizerMaker<optim::SGD>(optim::SGDOptions(1e-1))},
+      {"plain_SGD", OptimizerMaker<optim::SGD>(optim::SGDOptions(1e-3))},
       {"RMSprop", OptimizerMaker<optim::RMSprop>(optim::RMSpropOptions(1e-3).momentum(0.5).centered(true))},
       {"Adagrad",
        OptimizerMaker<optim::Adagrad>(optim::AdagradOptions(1e-2).initial_accumulator_value(0.5).lr_decay(0.1))},
