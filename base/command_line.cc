@@ -176,9 +176,7 @@ std::string FlagHelp(absl::Span<const std::string> names) {
   for (const std::string& name : names) {
     const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
     const std::string value = flag->DefaultValue();
-    // A text about what happens without the flag says more than a value of which nothing is made.
-    const bool says_default = absl::StrContains(flag->Help(), "without this flag");
-    const bool has_default = !value.empty() && value != "false" && !says_default;
+    const bool has_default = !value.empty() && value != "false";
     absl::StrAppend(&text, "  --", name,
                     flag->IsOfType<bool>()               ? ""
                     : flag->IsOfType<SwitchOrTextFlag>() ? "[=VALUE]"

@@ -191,9 +191,9 @@ int32_t fsdp_state_add_tensor(fsdp_state* state, const char* name, int32_t dtype
                               const fsdp_shard* shards, int64_t shard_count);
 int32_t fsdp_state_add_text(fsdp_state* state, const char* name, const char* text, int64_t bytes);
 int32_t fsdp_state_add_alias(fsdp_state* state, const char* alias, const char* name);
-/* Facts about the run, such as its config, which replace those of an earlier call: one JSON object of texts, booleans,
- * nulls, 64-bit integers and finite floating-point numbers, {"model.n_head": 4, "options.lr": 0.001}. At most 4096, and
- * 1 MiB of names and texts. Every rank gives equal ones. */
+/* Sets facts about the run, such as its config; a second call replaces the facts of the first. `json` is one object
+ * whose values are texts, booleans, nulls, 64-bit integers and finite floating-point numbers: {"model.n_head": 4,
+ * "options.lr": 0.001}. At most 4096 members, with 1 MiB of names and texts. Equal on all ranks. */
 int32_t fsdp_state_set_attributes(fsdp_state* state, const char* json);
 /* FSDP_LOCAL: the layout of a unit's flat parameter of `unsharded_numel` elements: parameter fqns[i], named without
  * "model/", has numels[i] elements from offsets[i]. Sorted by offset and disjoint; `count` of each. */

@@ -4,7 +4,7 @@
 
 namespace fsdp {
 
-// An NCCL before 2.27 has none.
+// NCCL before 2.27 does not have these functions.
 NcclWindowFunctions FindNcclWindowFunctions() {
   int version = 0;
   ncclGetVersion(&version);

@@ -17,7 +17,7 @@ struct NcclWindowFunctions {
   ncclResult_t (*deregister_window)(ncclComm_t comm, void* window) = nullptr;
 };
 
-// Those of the library that is loaded, or, on the emulated GPU, of the fake one.
+// The functions of the loaded library; on the emulated GPU, the functions of the fake NCCL.
 NcclWindowFunctions FindNcclWindowFunctions();
 
 }  // namespace fsdp

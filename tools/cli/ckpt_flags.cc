@@ -64,7 +64,7 @@ ABSL_FLAG(
 ABSL_FLAG(bool, keep_quantized, false,
           "carry the quantized tensors of a GGUF model as their blocks, bytes of type uint8 with the types in the "
           "metadata, in place of converting them to float32; DST is gguf, safetensors or hdf5");
-ABSL_FLAG(int64_t, step, 0, "step of the run that an hdf5 checkpoint records; without this flag the source's");
+ABSL_FLAG(std::optional<int64_t>, step, {}, "step of the run that an hdf5 checkpoint records; by default the source's");
 ABSL_FLAG(fsdp::RepeatedFlag, include, {},
           "regular expression: keep the parameters whose names it matches; may be repeated");
 ABSL_FLAG(fsdp::RepeatedFlag, exclude, {},

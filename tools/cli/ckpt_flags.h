@@ -7,6 +7,7 @@
 #define FSDP_TOOLS_CLI_CKPT_FLAGS_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/flags/declare.h"
@@ -46,7 +47,7 @@ ABSL_DECLARE_FLAG(std::string, to);
 ABSL_DECLARE_FLAG(std::string, state_dict_type);
 ABSL_DECLARE_FLAG(int, world_size);
 ABSL_DECLARE_FLAG(std::string, dtype);
-ABSL_DECLARE_FLAG(int64_t, step);
+ABSL_DECLARE_FLAG(std::optional<int64_t>, step);
 
 // convert: for a gguf file.
 ABSL_DECLARE_FLAG(std::string, template);

@@ -256,6 +256,7 @@ absl::StatusOr<ConvertOptions> OptionsFromFlags(const CommandLine& line, const C
     if (!traits.is_ours) {
       return Refused(absl::StrCat("--step is for --to=hdf5; ", std::string(traits.name), " has no place for it"));
     }
+    if (!options.step) return Refused("--step=, expected 0 or more");
     if (*options.step < 0) return Refused(absl::StrCat("--step=", *options.step, ", expected 0 or more"));
   }
   options.names.include = absl::GetFlag(FLAGS_include).values;
