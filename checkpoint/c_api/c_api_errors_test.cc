@@ -225,13 +225,14 @@ TEST_F(CApiErrorsTest, StructsOfASizeThatNoReleaseHasAreRefused) {
   fsdp_reader* reader = nullptr;
   fsdp_open_options options = {};
   const char* const path = "checkpoint/testdata/all_dtypes.safetensors";
-  for (const size_t size : {size_t{0}, size_t{1}, sizeof(options) + 1, SIZE_MAX}) {
+  for (const size_t size :
+       {size_t{0}, size_t{1}, offsetof(fsdp_open_options, map) + 4, sizeof(options) + 1, SIZE_MAX}) {
     options.struct_size = size;
     EXPECT_EQ(fsdp_reader_open(path, &options, &reader), FSDP_INVALID_ARGUMENT) << size;
     EXPECT_THAT(fsdp_error_message(), HasSubstr("options->struct_size is"));
   }
-  // A program of an earlier release, whose struct ended after no_verify.
-  options.struct_size = offsetof(fsdp_open_options, model_only);
+  // A program of an earlier release, whose struct ended after model_only.
+  options.struct_size = offsetof(fsdp_open_options, skip_links);
   ASSERT_EQ(fsdp_reader_open(path, &options, &reader), FSDP_OK) << fsdp_error_message();
   fsdp_reader_close(reader);
 }

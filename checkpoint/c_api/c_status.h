@@ -49,11 +49,13 @@ int32_t Guard(const Function& function) {
 absl::Status CheckPointer(const void* pointer, const char* name);
 
 // Copies a caller's struct of options: members that an older caller does not know keep their default. kInvalidArgument
-// without a size, or with a size that only a newer header could have.
+// without a size, with a size that only a newer header could have, or with one that no sizeof can be: it could end
+// within a pointer. New members are added at the end, never in a struct's padding: its bytes are copied too.
 template <typename Options>
 absl::Status CopyOptions(const Options* given, const char* name, Options& options) {
   if (given == nullptr) return absl::OkStatus();
-  if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(Options)) {
+  if (given->struct_size < sizeof(size_t) || given->struct_size > sizeof(Options) ||
+      given->struct_size % alignof(Options) != 0) {
     return absl::InvalidArgumentError(absl::StrCat(name, "->struct_size is ", given->struct_size, ", wanted sizeof(",
                                                    name, "), which is ", sizeof(Options),
                                                    " in this release of the library"));

@@ -54,7 +54,9 @@ size_t Arguments::StructSize(size_t size) {
     case 1:
       return 0;
     case 2:
-      return size - sizeof(int32_t);
+      return size - sizeof(int32_t);  // within a pointer
+    case 7:
+      return size - sizeof(void*);  // an earlier release
     case 3:
       return size + 1;
     case 4:

@@ -83,7 +83,9 @@ struct Gather {
   int32_t world_size = 1;
   uint8_t fault = 0;
 
+  // `context` is null if the size of fsdp_group ended before it.
   static int32_t Call(void* context, const void* blob, int64_t bytes, fsdp_blob_sink take, void* sink) {
+    if (context == nullptr) return -1;
     const auto& gather = *static_cast<const Gather*>(context);
     for (int32_t rank = 0; rank < gather.world_size; ++rank) {
       if (gather.fault == 1 && rank == 1) continue;
