@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/base/quote.h"
 
+#include <optional>
+
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/url_password.h"
@@ -24,8 +26,9 @@ size_t CharacterStart(std::string_view text, size_t at) {
 std::string Printable(std::string_view text) {
   if (text.size() <= kLongest) return EscapeText(text);
   // Before the cut: the end of a secret does not show that it is one.
-  const std::string hidden = HidePasswords(text);
-  if (hidden.size() < text.size()) return Printable(hidden);
+  const std::optional<std::string> hidden = FindAndHidePasswords(text);
+  if (hidden) text = *hidden;
+  if (text.size() <= kLongest) return EscapeText(text);
   const size_t head = CharacterStart(text, kKeptAtEachEnd);
   const size_t tail = CharacterStart(text, text.size() - kKeptAtEachEnd);
   return absl::StrCat(EscapeText(text.substr(0, head)), "...", EscapeText(text.substr(tail)));

@@ -5,6 +5,7 @@
 #include <array>
 #include <cctype>
 #include <cstddef>
+#include <utility>
 
 namespace fsdp {
 namespace {
@@ -33,7 +34,8 @@ bool IsSecretName(std::string_view name) {
          });
 }
 
-std::string HideUsers(std::string_view text) {
+// nullopt if nothing is hidden, as of HideParameters.
+std::optional<std::string> HideUsers(std::string_view text) {
   std::string shown;
   size_t copied = 0;
   for (size_t colon = text.find(":/"); colon != text.npos; colon = text.find(":/", colon + 1)) {
@@ -45,11 +47,12 @@ std::string HideUsers(std::string_view text) {
     shown.append(text.substr(copied, begin - copied)).append("***");
     copied = begin + at;
   }
+  if (copied == 0) return std::nullopt;
   return shown.append(text.substr(copied));
 }
 
 // Of "?name=value" and "&name=value". Without a scheme too: a path is named by its last part.
-std::string HideParameters(std::string_view text) {
+std::optional<std::string> HideParameters(std::string_view text) {
   std::string shown;
   size_t copied = 0;
   for (size_t equals = text.find('='); equals != text.npos; equals = text.find('=', equals + 1)) {
@@ -64,11 +67,21 @@ std::string HideParameters(std::string_view text) {
     copied = equals + 1 + value.size();
     equals = copied - 1;
   }
+  if (copied == 0) return std::nullopt;
   return shown.append(text.substr(copied));
 }
 
 }  // namespace
 
-std::string HidePasswords(std::string_view text) { return HideParameters(HideUsers(text)); }
+std::optional<std::string> FindAndHidePasswords(std::string_view text) {
+  std::optional<std::string> shown = HideUsers(text);
+  std::optional<std::string> without_parameters = HideParameters(shown ? *shown : text);
+  return without_parameters ? std::move(without_parameters) : std::move(shown);
+}
+
+std::string HidePasswords(std::string_view text) {
+  std::optional<std::string> shown = FindAndHidePasswords(text);
+  return shown ? *std::move(shown) : std::string(text);
+}
 
 }  // namespace fsdp

@@ -5,6 +5,7 @@
 #ifndef FSDP_BASE_URL_PASSWORD_H_
 #define FSDP_BASE_URL_PASSWORD_H_
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -14,6 +15,9 @@ namespace fsdp {
 // of the two, as in a path that was made from a URL, and there is a colon between. Also for the values of parameters
 // that give access ("?X-Amz-Signature=", "&sig=", "&access_token="), as presigned URLs have them.
 std::string HidePasswords(std::string_view text);
+
+// The same, but nullopt if there is nothing to hide: a long text is then not copied.
+std::optional<std::string> FindAndHidePasswords(std::string_view text);
 
 }  // namespace fsdp
 

@@ -61,14 +61,14 @@ absl::Status CheckInExtent(const StoredFile& file, const ByteRange& range) {
 }
 
 absl::StatusOr<StateKey> DecodeKey(const JsonView& object) {
-  FSDP_ASSIGN_OR_RETURN(const std::string name, StringMember(object, "name"));
+  FSDP_ASSIGN_OR_RETURN(std::string name, StringMember(object, "name"));
   StateKey key;
   if (name == "optim/param_groups") {
     key = StateKey::ParamGroups();
   } else if (absl::StartsWith(name, "model/")) {
-    key = StateKey::Model(name.substr(6));
+    key = StateKey::Model(std::move(name.erase(0, 6)));
   } else if (absl::StartsWith(name, "extra/")) {
-    key = StateKey::Extra(name.substr(6));
+    key = StateKey::Extra(std::move(name.erase(0, 6)));
   } else if (absl::StartsWith(name, "optim/state/")) {
     FSDP_ASSIGN_OR_RETURN(const std::string state, StringMember(object, "state"));
     // Both the FQN and the state may contain slashes, so only the separate "state" member tells how to cut the name.
