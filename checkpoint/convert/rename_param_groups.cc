@@ -13,23 +13,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;  // keeps the order of members, so an unfiltered group is unchanged
 
-// Accepts any JSON. Needed because VisitJson bounds the depth of the text, which the recursive parser below does not.
-class AnyJson final : public JsonVisitor {
- public:
-  absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status EndObject(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status StartArray(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status String(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
-  absl::Status Unsigned(const JsonPlace&, uint64_t) override { return absl::OkStatus(); }
-  absl::Status Other(const JsonPlace&, std::string_view, const nlohmann::json&) override { return absl::OkStatus(); }
-};
-
 }  // namespace
 
 absl::StatusOr<std::string> RenameParamGroups(
     const std::string& json,
     const std::function<absl::StatusOr<std::optional<std::string>>(const std::string&)>& new_name) {
-  AnyJson any;
+  AnyJson any;  // VisitJson bounds the depth of the text, which the recursive parser below does not
   const absl::Status valid = VisitJson(json, any);
   if (!valid.ok()) return Annotate(valid, "optim/param_groups");
   Json groups = Json::parse(json, nullptr, /*allow_exceptions=*/false);

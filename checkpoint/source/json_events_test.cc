@@ -24,16 +24,6 @@ using absl::StatusCode;
 using nlohmann::json;
 using testing::HasSubstr;
 
-class AnyJson final : public JsonVisitor {
- public:
-  absl::Status StartObject(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status EndObject(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status StartArray(const JsonPlace&) override { return absl::OkStatus(); }
-  absl::Status String(const JsonPlace&, std::string_view) override { return absl::OkStatus(); }
-  absl::Status Unsigned(const JsonPlace&, uint64_t) override { return absl::OkStatus(); }
-  absl::Status Other(const JsonPlace&, std::string_view, const json&) override { return absl::OkStatus(); }
-};
-
 absl::Status Visit(std::string_view text) {
   AnyJson any;
   return VisitJson(text, any);
