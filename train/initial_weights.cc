@@ -54,17 +54,21 @@ FlatLayout WithoutPrefix(const FlatLayout& layout, std::string_view prefix) {
   return base;
 }
 
+// Of a file without the values that are no tensors, which its notes name: each tensor of `wanted` is read or missed.
+DescribeOptions OfModel(const std::optional<FlatLayout>& layout, const std::vector<TensorRole>& map,
+                        std::vector<std::string>* notes) {
+  return {.model_only = true, .flat_layout = layout, .map = map, .skip_links = true, .notes = notes};
+}
+
 // The names, shapes and dtypes of the model at `path`. If `layout` does not fit, the spelling without `prefix` is
 // tried, and replaces it if it fits; if neither fits, the error is the first one's.
 // `notes`: DescribeOptions::notes.
 absl::StatusOr<StateDict> Describe(const std::string& path, std::string_view prefix, const std::vector<TensorRole>& map,
                                    std::optional<FlatLayout>& layout, std::vector<std::string>* notes) {
-  absl::StatusOr<StateDict> contents =
-      DescribeCheckpoint(path, {.model_only = true, .flat_layout = layout, .map = map, .notes = notes});
+  absl::StatusOr<StateDict> contents = DescribeCheckpoint(path, OfModel(layout, map, notes));
   if (!layout.has_value() || !absl::IsInvalidArgument(contents.status())) return contents;
   FlatLayout base = WithoutPrefix(*layout, prefix);
-  absl::StatusOr<StateDict> of_base =
-      DescribeCheckpoint(path, {.model_only = true, .flat_layout = base, .map = map, .notes = notes});
+  absl::StatusOr<StateDict> of_base = DescribeCheckpoint(path, OfModel(base, map, notes));
   if (!of_base.ok()) return contents;
   layout = std::move(base);
   return of_base;

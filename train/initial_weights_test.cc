@@ -22,6 +22,7 @@ using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::IsSupersetOf;
 
 ShardedTensor Viewing(std::vector<float>& values) {
   const auto numel = static_cast<int64_t>(values.size());
@@ -99,6 +100,22 @@ TEST(InitialWeightsTest, NotesWhatIsGuessedAndWhatIsLeftOut) {
   notes.clear();
   ASSERT_OK(LoadAlone(FileWith("same.safetensors", {"transformer.wte.weight"}), "transformer.", wanted, {}, &notes));
   EXPECT_THAT(notes, IsEmpty());
+}
+
+// Regression: such a file was refused.
+TEST(InitialWeightsTest, TextsAmongTheArraysOfAnNpzFileAreLeftOutByName) {
+  std::vector<float> values(35);
+  const Tensor memory(Buffer::Unowned(values.data(), 35 * sizeof(float)), DType::kFloat32, {5, 7});
+  StateDict wanted;
+  wanted.Set(StateKey::Model("embed/weight"), ShardedTensor::Whole(memory));
+  const std::string path = "checkpoint/foreign/npz/testdata/stored.npz";
+  std::vector<std::string> notes;
+  ASSERT_OK(LoadAlone(path, "transformer.", wanted, {}, &notes));
+  EXPECT_NE(values, std::vector<float>(35));
+  EXPECT_THAT(notes, IsSupersetOf({path + R"(: left out: "text" (texts))", path + R"(: left out: "bytes" (texts))"}));
+  wanted.Set(StateKey::Model("text"), ShardedTensor::Whole(memory));
+  EXPECT_THAT(LoadAlone(path, "transformer.", wanted),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(R"(it is read without: "text" (texts))")));
 }
 
 TEST(InitialWeightsTest, NamesATensorThatIsMissing) {
