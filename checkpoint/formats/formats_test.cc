@@ -132,6 +132,15 @@ TEST_F(FormatsTest, AFileIsRecognisedByItsFirstBytesAndNotByItsName) {
   EXPECT_THAT(Recognisers(WriteBytes("c.safetensors", "\x80\x02}q\x01.")), testing::ElementsAre(&TorchDriver()));
   EXPECT_THAT(Recognisers(WriteBytes("d.safetensors", "a text")), testing::ElementsAre(&SafetensorsDriver()));
   EXPECT_THAT(Recognisers(WriteBytes("e.pt", "a text")), IsEmpty());
+  // The ninth byte opens JSON, but the first eight are no length: ONNX without a producer, and GGUF.
+  for (const auto& [name, head] : {std::pair("onnx", "\x08\x0e:\x9f\x01\n\x86\x01\n\x01"),
+                                   {"onnx", "\x08\x0e:\x9f\x81\x02\n\x01{ "},
+                                   {"gguf", "GGUF\x03\x01\x01\x01{ "}}) {
+    const std::string path = WriteBytes("f.bin", head);
+    EXPECT_EQ(Recognisers(path).size(), 1U) << name;
+    ASSERT_OK_AND_ASSIGN(const FormatDriver* found, FindFormat(path));
+    EXPECT_EQ(found->name(), name);
+  }
 }
 
 TEST_F(FormatsTest, AnUnknownPathIsNamedWithWhatEachFormatExpects) {

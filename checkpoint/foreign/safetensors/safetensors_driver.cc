@@ -2,8 +2,8 @@
 //
 // A safetensors file starts with eight bytes for the length of its header, followed by the header, which is JSON: byte
 // 8 is '{' or white space. Eight bytes of length can also be the start of a pickle ("\x80\x02...") or, in theory, of a
-// zip archive; both are distinguished here and in torch_driver.cc: "PK\3\4" is always an archive, and '{' in byte 8 is
-// never a pickle. A file with the suffix .safetensors that has neither start is also opened as safetensors, so that the
+// zip archive; both are distinguished here and in torch_driver.cc: "PK\3\4" is always an archive, and a pickle is not
+// such a length. A file with the suffix .safetensors that has neither start is also opened as safetensors, so that the
 // error states which rule of the format it breaks.
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_driver.h"
 
@@ -24,6 +24,7 @@
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_writer.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_file.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_writer.h"
 #include "fsdp/checkpoint/source/byte_total.h"
@@ -67,9 +68,8 @@ class Driver final : public FormatDriver {
 
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsHuggingFaceDirectory(probe.path);
-    // As a length "GGUF" is more than the format allows, but the 9th byte of a GGUF file may well be a line end.
     if (absl::StartsWith(probe.head, "PK\x03\x04") || absl::StartsWith(probe.head, "GGUF")) return false;
-    if (probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8])) return true;
+    if (IsSafetensorsHead(probe.head)) return true;
     const bool is_pickle = probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5;
     return HasSuffix(probe.path) && !is_pickle && !absl::StartsWith(probe.head, "\x89HDF\r\n\x1a\n");
   }

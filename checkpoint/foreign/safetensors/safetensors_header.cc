@@ -13,11 +13,13 @@
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
@@ -316,6 +318,13 @@ absl::Status AppendMetadata(const std::map<std::string, std::string>& metadata, 
 }
 
 }  // namespace
+
+bool IsSafetensorsHead(std::string_view head) {
+  uint64_t header_bytes = 0;  // little-endian, as this machine is
+  if (head.size() <= sizeof(header_bytes) || !absl::StrContains("{ \t\r\n", head[sizeof(header_bytes)])) return false;
+  std::memcpy(&header_bytes, head.data(), sizeof(header_bytes));
+  return header_bytes <= static_cast<uint64_t>(kMaxSafetensorsHeaderBytes);
+}
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(std::string_view json, int64_t payload_bytes) {
   // The format requires '{' as the first byte; white space before it is harmless.

@@ -26,6 +26,10 @@ namespace fsdp {
 // The reference library's limit on N: it could write a larger file, but never read it.
 inline constexpr int64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
+// True if a file that begins with `head` can be one: N is within the limit, and what follows it opens JSON. As N, the
+// first bytes of ONNX, GGUF, MessagePack and HDF5 are a larger number, whatever their ninth byte is.
+bool IsSafetensorsHead(std::string_view head);
+
 struct SafetensorsEntry {
   std::string name;
   DType dtype = DType::kFloat32;

@@ -9,6 +9,7 @@
 #include "absl/strings/match.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_header.h"
 #include "fsdp/checkpoint/foreign/torch/pt/joined_files.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_source.h"
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
@@ -32,8 +33,7 @@ class Driver final : public FormatDriver {
   absl::StatusOr<bool> Recognises(const PathProbe& probe) const override {
     if (probe.is_directory) return IsTorchDirectory(probe.path);
     if (absl::StartsWith(probe.head, "PK\x03\x04")) return IsTorchZip(probe.head);
-    const bool opens_json = probe.head.size() > 8 && absl::StrContains("{ \t\r\n", probe.head[8]);
-    return probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5 && !opens_json;
+    return probe.head.size() > 1 && probe.head[0] == '\x80' && probe.head[1] <= 5 && !IsSafetensorsHead(probe.head);
   }
 
   // As for safetensors. Files that differ only in a number, such as epoch_0.pt and epoch_1.pt, are not enough: other
