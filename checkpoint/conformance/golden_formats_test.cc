@@ -292,6 +292,20 @@ TEST(GoldenFormatsTest, ADirectoryIsReadByOneFileAndTheOtherWeightsAreNamed) {
   }
 }
 
+// Of an iteration in a ROOT, also those in the ROOT, whose other directories are other steps.
+TEST_P(GoldenFormatTest, OtherWeightsInItsDirectoryAreNamed) {
+  const std::string copy = Copy();
+  if (!fs::is_directory(copy)) return;
+  ASSERT_OK_AND_ASSIGN(const auto alone, OpenTensorSource(copy, kLeaveOut));
+  EXPECT_THAT(alone->left_out(), testing::Each(testing::Not(HasSubstr("beside it"))));
+  for (const char* other : {"other.npz", "other.hdf5", "optimizer.pt"}) WriteAll(copy + "/" + other, "x");
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(copy, kLeaveOut));
+  for (const char* other : {"other.npz", "other.hdf5", "optimizer.pt"}) {
+    EXPECT_THAT(source->left_out(),
+                Contains(absl::StrCat("\"", other, "\" (a file beside it: give its path to read it)")));
+  }
+}
+
 TEST_P(GoldenFormatTest, AMissingFileIsNoticedOrNotNeeded) {
   const std::string copy = Copy();
   if (!fs::is_directory(copy)) return;  // one file

@@ -8,6 +8,7 @@
 #include <map>
 #include <set>
 #include <system_error>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
@@ -29,6 +30,32 @@ absl::StatusOr<bool> IsFile(const fs::path& path) {
 // be read, so that the caller names it.
 bool IsTrainingDirectory(const fs::path& path) {
   return path.filename().string().rfind("global_step", 0) == 0 || IsFile(path / ".metadata").value_or(true);
+}
+
+// The weight files in `directory` and, `with_directories`, what a trainer keeps there in directories.
+std::vector<std::string> NamesBeside(const std::string& directory, const std::vector<std::string>& files,
+                                     bool with_directories) {
+  constexpr size_t kNamed = 16;
+  std::set<std::string> used;
+  for (const std::string& file : files) used.insert(SplitPath(file).name);
+  std::map<std::string, const char*> others;  // what each is
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename();
+    std::error_code ignored;
+    const bool is_wanted = IsWeightFileName(name) || (IsTrainerFileName(name) && it->path().extension() != ".json");
+    if (is_wanted && used.count(name) == 0 && it->is_regular_file(ignored)) others[name] = "file";
+    if (!with_directories) continue;
+    if (it->is_directory(ignored) && IsTrainingDirectory(it->path())) others[name] = "directory";
+  }
+  std::vector<std::string> beside;
+  for (const auto& [name, what] : others) {
+    if (beside.size() == kNamed) break;
+    beside.push_back(absl::StrCat(Quote(name), " (a ", what, " beside it: give its path to read it)"));
+  }
+  if (others.size() > kNamed) beside.push_back(absl::StrCat(others.size() - kNamed, " more files beside it"));
+  if (error) beside.push_back(absl::StrCat("other files beside it, which cannot be listed: ", error.message()));
+  return beside;
 }
 
 }  // namespace
@@ -60,31 +87,20 @@ bool IsTrainerFileName(std::string_view name) {
 }
 
 std::vector<std::string> WeightsBeside(const std::string& directory, const std::vector<std::string>& files) {
-  constexpr size_t kNamed = 16;
-  std::set<std::string> used;
-  for (const std::string& file : files) used.insert(SplitPath(file).name);
-  std::map<std::string, const char*> others;  // what each is
-  std::error_code error;
-  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
-    const std::string name = it->path().filename();
-    std::error_code ignored;
-    const bool is_wanted = IsWeightFileName(name) || (IsTrainerFileName(name) && it->path().extension() != ".json");
-    if (is_wanted && used.count(name) == 0 && it->is_regular_file(ignored)) others[name] = "file";
-    if (it->is_directory(ignored) && IsTrainingDirectory(it->path())) others[name] = "directory";
-  }
-  std::vector<std::string> beside;
-  for (const auto& [name, what] : others) {
-    if (beside.size() == kNamed) break;
-    beside.push_back(absl::StrCat(Quote(name), " (a ", what, " beside it: give its path to read it)"));
-  }
-  if (others.size() > kNamed) beside.push_back(absl::StrCat(others.size() - kNamed, " more files beside it"));
-  if (error) beside.push_back(absl::StrCat("other files beside it, which cannot be listed: ", error.message()));
-  return beside;
+  return NamesBeside(directory, files, /*with_directories=*/true);
 }
 
 std::vector<std::string> WeightsBesideGiven(const std::string& path, const std::vector<std::string>& files) {
   std::error_code ignored;
   return fs::is_directory(path, ignored) ? WeightsBeside(path, files) : std::vector<std::string>();
+}
+
+std::vector<std::string> WeightsBesideStep(const std::string& given, const std::string& step,
+                                           const std::vector<std::string>& files) {
+  std::vector<std::string> beside = WeightsBeside(step, files);
+  if (given == step) return beside;
+  for (std::string& name : NamesBeside(given, files, /*with_directories=*/false)) beside.push_back(std::move(name));
+  return beside;
 }
 
 std::string SomeOf(const std::vector<std::string>& names) {

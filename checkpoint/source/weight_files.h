@@ -27,6 +27,11 @@ std::vector<std::string> WeightsBeside(const std::string& directory, const std::
 // WeightsBeside of the path that a reader was given, if it is a directory; none beside a file, which was asked for.
 std::vector<std::string> WeightsBesideGiven(const std::string& path, const std::vector<std::string>& files);
 
+// A reader was given the directory `given`, and reads `step`: the same directory, or one in it. WeightsBeside of `step`
+// and the other weight files of `given`; directories of `given` are other steps.
+std::vector<std::string> WeightsBesideStep(const std::string& given, const std::string& step,
+                                           const std::vector<std::string>& files);
+
 // PEFT's adapters: the changes of some tensors of a model, which they do not hold. IsAdapter: `directory` has PEFT's
 // config and the file `weights`; IsAdapterFile: that file's name is one of PEFT's.
 inline constexpr char kAdapterConfigName[] = "adapter_config.json";

@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/foreign/deepspeed/trained_states.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_state.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 
 namespace fsdp {
 namespace {
@@ -76,10 +77,21 @@ class DeepSpeedSource final : public TensorSource, public TensorViews, public Co
   int world_size() const override { return world_size_; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
   std::vector<std::string> files() const override { return tensors_.files(); }
-  std::vector<std::string> left_out() const override { return state_.left_out; }
   bool has_checksums() const override { return tensors_.pool().has_checksums(); }
   const TensorViews* views() const override { return this; }
   const CoveringChecksums* covering_checksums() const override { return this; }
+
+  // A file of the save that was not needed is part of what is read: a copy, or the optimizer.
+  std::vector<std::string> left_out() const override {
+    std::vector<std::string> own = files();
+    own.emplace_back(kDeepSpeedZero3ModelFile);
+    for (const auto* names : {&files_.model, &files_.optim}) own.insert(own.end(), names->begin(), names->end());
+    std::vector<std::string> left_out = state_.left_out;
+    for (std::string& beside : WeightsBesideStep(state_.path, files_.directory, own)) {
+      left_out.push_back(std::move(beside));
+    }
+    return left_out;
+  }
 
   absl::Status Read(const StateKey& key, const Interval& interval, void* out) const override {
     const TorchTensorReader read = [&](int tensor, const Interval& elements, std::byte* to) {

@@ -31,8 +31,9 @@ namespace {
 // tensor is in common.pt. DcpTensors does the reading; MakeDistState divides the stacks and gives names.
 class DistSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
-  DistSource(std::string path, DcpMetadata metadata, const TensorSourceOptions& options)
-      : path_(std::move(path)),
+  DistSource(std::string given, std::string path, DcpMetadata metadata, const TensorSourceOptions& options)
+      : given_(std::move(given)),
+        path_(std::move(path)),
         world_size_(metadata.plans > 0 ? metadata.plans : DcpWorldSize(metadata.chunks.slices().files())),
         tensors_(path_, std::move(metadata), options) {}
 
@@ -73,7 +74,7 @@ class DistSource final : public TensorSource, public TensorViews, public Coverin
 
   std::vector<std::string> left_out() const override {
     std::vector<std::string> left_out = state_.left_out;
-    for (std::string& beside : WeightsBeside(path_, files())) left_out.push_back(std::move(beside));
+    for (std::string& beside : WeightsBesideStep(given_, path_, files())) left_out.push_back(std::move(beside));
     return left_out;
   }
 
@@ -124,6 +125,7 @@ class DistSource final : public TensorSource, public TensorViews, public Coverin
     return at;
   }
 
+  const std::string given_;
   const std::string path_;
   const int world_size_;
   DcpTensors tensors_;
@@ -134,7 +136,7 @@ class DistSource final : public TensorSource, public TensorViews, public Coverin
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronDist(const std::string& directory,
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronDist(const std::string& given, const std::string& directory,
                                                                const TensorSourceOptions& options) {
   FSDP_RETURN_IF_ERROR(CheckMegatronMetadata(directory));
   const std::string common_path = JoinPath(directory, kMegatronCommonName);
@@ -145,7 +147,7 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronDist(const std::string
                         PosixFileSystem().Open(JoinPath(directory, kDcpMetadataName)));
   FSDP_ASSIGN_OR_RETURN(const int64_t metadata_bytes, metadata_file->Size());
   FSDP_ASSIGN_OR_RETURN(DcpMetadata metadata, ReadDcpMetadata(directory));
-  auto source = std::make_unique<DistSource>(directory, std::move(metadata), options);
+  auto source = std::make_unique<DistSource>(given, directory, std::move(metadata), options);
   FSDP_RETURN_IF_ERROR(source->ReadState(*std::move(common), metadata_bytes, options.model_only));
   return source;
 }

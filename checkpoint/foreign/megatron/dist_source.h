@@ -14,9 +14,9 @@
 
 namespace fsdp {
 
-// `directory`: of one iteration. world_size() is the number of ranks whose plans are in .metadata; without plans, of
-// those that wrote files. Errors as OpenMegatronSource.
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronDist(const std::string& directory,
+// `directory`: of one iteration; `given`: what was given to the reader, the same or its ROOT. world_size() is the
+// number of ranks whose plans are in .metadata; without plans, of those that wrote files. Errors as OpenMegatronSource.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronDist(const std::string& given, const std::string& directory,
                                                                const TensorSourceOptions& options = {});
 
 }  // namespace fsdp

@@ -18,8 +18,8 @@ absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronSource(const std::stri
                                                                  const TensorSourceOptions& options) {
   FSDP_ASSIGN_OR_RETURN(const std::string directory, ResolveMegatron(path));
   FSDP_ASSIGN_OR_RETURN(const MegatronForm form, MegatronFormOf(directory));
-  if (form == MegatronForm::kDist) return OpenMegatronDist(directory, options);
-  if (form == MegatronForm::kRanks) return OpenMegatronRanks(directory, options);
+  if (form == MegatronForm::kDist) return OpenMegatronDist(path, directory, options);
+  if (form == MegatronForm::kRanks) return OpenMegatronRanks(path, directory, options);
   return absl::DataLossError(
       absl::StrCat(directory,
                    " has neither metadata.json and common.pt nor mp_rank_* directories: its save or copy did "

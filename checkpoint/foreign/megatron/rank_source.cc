@@ -30,6 +30,7 @@
 #include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 
@@ -90,7 +91,7 @@ std::vector<std::string> MissingRankNotes(const std::vector<JoinedRankTensor>& t
 // source is; elements are read from the parts as they are asked for.
 class RankSource final : public TensorSource, public TensorViews, public CoveringChecksums {
  public:
-  explicit RankSource(std::string path) : path_(std::move(path)) {}
+  RankSource(std::string given, std::string path) : given_(std::move(given)), path_(std::move(path)) {}
 
   absl::Status Open(const TensorSourceOptions& options) {
     FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> names, MegatronRankDirectories(path_));
@@ -115,7 +116,12 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
   int64_t step() const override { return step_; }
   int world_size() const override { return static_cast<int>(files_.size()); }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
-  std::vector<std::string> left_out() const override { return left_out_; }
+
+  std::vector<std::string> left_out() const override {
+    std::vector<std::string> all = left_out_;
+    for (std::string& beside : WeightsBesideStep(given_, path_, files())) all.push_back(std::move(beside));
+    return all;
+  }
 
   std::vector<std::string> files() const override {
     std::vector<std::string> paths;
@@ -308,7 +314,8 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
     return absl::OkStatus();
   }
 
-  const std::string path_;
+  const std::string given_;
+  const std::string path_;  // of one iteration
   std::vector<std::unique_ptr<TorchFile>> files_;
   TorchNode first_root_;
   std::optional<int64_t> iteration_;
@@ -327,9 +334,9 @@ class RankSource final : public TensorSource, public TensorViews, public Coverin
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronRanks(const std::string& directory,
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronRanks(const std::string& given, const std::string& directory,
                                                                 const TensorSourceOptions& options) {
-  auto source = std::make_unique<RankSource>(directory);
+  auto source = std::make_unique<RankSource>(given, directory);
   FSDP_RETURN_IF_ERROR(source->Open(options));
   return source;
 }

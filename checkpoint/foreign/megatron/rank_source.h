@@ -14,9 +14,10 @@
 
 namespace fsdp {
 
-// `directory`: of one iteration. world_size() is the number of its files. Reads payload only if ranks' tensors must
-// be equal and have no CRC. Errors as OpenMegatronSource.
-absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronRanks(const std::string& directory,
+// `directory`: of one iteration; `given`: what was given to the reader, the same or its ROOT. world_size() is the
+// number of its files. Reads payload only if ranks' tensors must be equal and have no CRC. Errors as
+// OpenMegatronSource.
+absl::StatusOr<std::unique_ptr<TensorSource>> OpenMegatronRanks(const std::string& given, const std::string& directory,
                                                                 const TensorSourceOptions& options = {});
 
 }  // namespace fsdp

@@ -229,7 +229,7 @@ class RankSourceTest : public testing::Test {
 
   std::string args_;  // of every file, as JSON; empty: none
 
-  absl::Status Status() const { return OpenMegatronRanks(directory_).status(); }
+  absl::Status Status() const { return OpenMegatronRanks(directory_, directory_).status(); }
 };
 
 TEST_F(RankSourceTest, RanksOfEveryKindAreOneModel) {
@@ -246,7 +246,7 @@ TEST_F(RankSourceTest, RanksOfEveryKindAreOneModel) {
   for (const Grid& grid : grids) {
     SCOPED_TRACE(absl::StrCat(grid.tensor, " ", grid.pipeline, " ", grid.expert, " ", grid.chunks));
     WriteRanks(grid);
-    ASSERT_OK_AND_ASSIGN(const auto source, OpenMegatronRanks(directory_));
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenMegatronRanks(directory_, directory_));
     ExpectWhole(*source, WholeModel(grid));
     EXPECT_EQ(source->step(), 12);
     EXPECT_EQ(source->world_size(), grid.tensor * grid.pipeline * grid.expert);
@@ -261,7 +261,7 @@ TEST_F(RankSourceTest, TheTiedOutputLayerIsAnAlias) {
       model["output_layer.weight"] =
           PartOf("embeddings.weight", WholeModel(grid)["embedding.word_embeddings.weight"], grid, t);
   });
-  ASSERT_OK_AND_ASSIGN(const auto source, OpenMegatronRanks(directory_));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenMegatronRanks(directory_, directory_));
   EXPECT_EQ(source->contents().aliases.at("output_layer.weight"), "embedding.word_embeddings.weight");
   EXPECT_FALSE(source->contents().contains(StateKey::Model("output_layer.weight")));
 }
@@ -283,7 +283,7 @@ TEST_F(RankSourceTest, WhatRanksHaveAlikeIsCompared) {
 TEST_F(RankSourceTest, ADamagedCopyIsFoundByVerify) {
   WriteRanks({.tensor = 2});
   const std::string path = PathOf({.tensor = 2}, 1, 0, 0);
-  ASSERT_OK_AND_ASSIGN(const auto intact, OpenMegatronRanks(directory_));
+  ASSERT_OK_AND_ASSIGN(const auto intact, OpenMegatronRanks(directory_, directory_));
   EXPECT_OK(VerifyRest(*intact));
   const std::vector<float> norm = WholeModel({.tensor = 2})["decoder.final_layernorm.weight"].values;
   std::string bytes = ReadFile(path);
@@ -291,7 +291,7 @@ TEST_F(RankSourceTest, ADamagedCopyIsFoundByVerify) {
   ASSERT_NE(at, bytes.npos);
   bytes[at] ^= 1;
   WriteAll(path, bytes);
-  ASSERT_OK_AND_ASSIGN(const auto damaged, OpenMegatronRanks(directory_));
+  ASSERT_OK_AND_ASSIGN(const auto damaged, OpenMegatronRanks(directory_, directory_));
   EXPECT_THAT(VerifyRest(*damaged), StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
 }
 
@@ -363,13 +363,13 @@ TEST_F(RankSourceTest, WhereAllDirectoriesOfLaterRanksAreMissingTheTensorsShowIt
   for (int p = 0; p < grid.pipeline; ++p) {
     for (int t = 1; t < grid.tensor; ++t) fs::remove_all(fs::path(PathOf(grid, t, p, 0)).parent_path());
   }
-  ASSERT_OK_AND_ASSIGN(const auto part, OpenMegatronRanks(directory_));
+  ASSERT_OK_AND_ASSIGN(const auto part, OpenMegatronRanks(directory_, directory_));
   EXPECT_THAT(part->layout().notes, testing::Contains(HasSubstr("may be the part of 1 of 4 tensor parallel ranks")));
   fs::remove_all(fs::path(PathOf(grid, 0, 1, 0)).parent_path());
-  ASSERT_OK_AND_ASSIGN(const auto stage, OpenMegatronRanks(directory_));
+  ASSERT_OK_AND_ASSIGN(const auto stage, OpenMegatronRanks(directory_, directory_));
   EXPECT_THAT(stage->layout().notes, testing::Contains(HasSubstr("the last pipeline stages are missing")));
   WriteRanks(grid);
-  ASSERT_OK_AND_ASSIGN(const auto whole, OpenMegatronRanks(directory_));
+  ASSERT_OK_AND_ASSIGN(const auto whole, OpenMegatronRanks(directory_, directory_));
   EXPECT_THAT(whole->layout().notes, testing::Not(testing::Contains(HasSubstr("missing"))));
 }
 

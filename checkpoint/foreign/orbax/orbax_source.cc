@@ -25,6 +25,7 @@
 #include "fsdp/checkpoint/source/stored_values.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
+#include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -53,10 +54,15 @@ class OrbaxSource final : public TensorSource, public TensorViews {
   int64_t step() const override { return step_; }
   int world_size() const override { return 1; }
   const std::map<std::string, std::string>& metadata() const override { return metadata_; }
-  std::vector<std::string> left_out() const override { return left_out_; }
   const SourceLayout& layout() const override { return layout_; }
 
   std::vector<std::string> files() const override { return items_.files(); }
+
+  std::vector<std::string> left_out() const override {
+    std::vector<std::string> all = left_out_;
+    for (std::string& beside : WeightsBesideStep(path_, directory_, files())) all.push_back(std::move(beside));
+    return all;
+  }
 
   // An array of which chunks are missing can be far larger than what is stored of it. Zeros that an optimizer begins
   // with are no reason to doubt a checkpoint.
