@@ -16,6 +16,7 @@
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/deepspeed/zero_testutil.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -251,13 +252,44 @@ TEST(DeepSpeedSourceTest, StateThatIsNotOneElementForEachIsRefusedUnlessOnlyTheM
   ASSERT_OK_AND_ASSIGN(const std::vector<float> read, Floats(*source, StateKey::Model("a.weight")));
   EXPECT_EQ(read, zero.Elements(0));
   EXPECT_FALSE(source->contents().contains(StateKey::ParamGroups()));
-  // Of an elastic checkpoint.
-  EXPECT_THAT(Changed(1,
-                      [](ZeroCheckpoint& elastic) {
-                        PythonJson& state = elastic.optim[0]["optimizer_state_dict"]["base_optimizer_state"];
-                        state = PythonJson::array({FloatTensor({1}, {1})});
+}
+
+// zero_optimization.elastic_checkpoint: a list of the groups' states, a step of all, and no options.
+ZeroCheckpoint Elastic(int stage, int world) {
+  ZeroCheckpoint zero = Zero(stage, world);
+  for (PythonJson& optim : zero.optim) {
+    PythonJson& whole = optim["optimizer_state_dict"];
+    PythonJson groups = PythonJson::array();
+    for (const PythonJson& item : whole["base_optimizer_state"]["state"]["items"]) {
+      groups.push_back(item[1]);
+      groups.back().erase("step");
+    }
+    whole["base_optimizer_state"] = groups;
+    whole["base_optimizer_state_step"] = 7;
+  }
+  return zero;
+}
+
+TEST(DeepSpeedSourceTest, AnElasticCheckpointHasTheStateOfEachParameterAndNoOptions) {
+  for (const int world : {1, 2, 3}) {
+    const ZeroCheckpoint zero = Elastic(2, world);
+    const std::string directory = NewTestDirectory() + "/global_step3";
+    zero.Write(directory);
+    ExpectWhole(zero, directory);
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenDeepSpeedSource(directory));
+    for (const char* const name : {"a.weight", "one"}) {
+      const std::string* const step = source->contents().FindText(ExtraOfState(name, "step"));
+      ASSERT_NE(step, nullptr) << name;
+      EXPECT_EQ(*step, "7") << name;
+    }
+    EXPECT_THAT(source->left_out(), ElementsAre(HasSubstr("the options in param_groups, such as lr")));
+  }
+  EXPECT_THAT(Changed(2,
+                      [](ZeroCheckpoint& zero) {
+                        zero = Elastic(2, 2);
+                        zero.optim[1]["optimizer_state_dict"]["base_optimizer_state"].erase(0);
                       }),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("elastic")));
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("has 1 groups, but param_shapes 2")));
 }
 
 TEST(DeepSpeedSourceTest, EveryRankMustHaveTheStateOfTheOthers) {

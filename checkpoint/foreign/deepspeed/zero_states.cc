@@ -26,6 +26,7 @@ constexpr char kFp32[] = "fp32";
 // Entries of an optimizer's file that say how it is stored, or repeat the model's file.
 bool IsStructure(const std::string& name) {
   static constexpr const char* kNames[] = {"base_optimizer_state",
+                                           "base_optimizer_state_step",
                                            "optimizer_state_dict",
                                            "single_partition_of_fp32_groups",
                                            "fp32_flat_groups",
@@ -95,8 +96,7 @@ class ZeroReader {
     return Annotate(read(), file->path());
   }
 
-  // Finds the flat tensors. Elastic checkpoints of old releases have a list for each group instead of a dict.
-  // The number of groups and of partitions must be what the model file says.
+  // Finds the flat tensors. The number of groups and of partitions must be what the model file says.
   absl::Status Parse(uint32_t number, const TorchFile& file, TorchNode& zero, bool is_first, RankFile& parsed) {
     FSDP_ASSIGN_OR_RETURN(const auto counts, FindCounts(zero, "partition_count"));
     for (const int64_t count : counts.value_or(std::vector<int64_t>())) {
@@ -121,13 +121,31 @@ class ZeroReader {
     if (options_.model_only) return absl::OkStatus();
     TorchNode* const optimizer = zero.Find(is_partitioned() ? "optimizer_state_dict" : "base_optimizer_state");
     if (optimizer == nullptr) return absl::DataLossError("it has no state of the optimizer");
-    if (optimizer->is_branch() && optimizer->is_list) {
-      return absl::InvalidArgumentError(
-          "its base_optimizer_state is from an elastic checkpoint, which is not read: load it in DeepSpeed and save "
-          "it again, or read only the model");
-    }
+    const bool is_elastic = optimizer->is_branch() ? optimizer->is_list : ItemsOf(optimizer->value()).has_value();
+    if (is_elastic && !is_partitioned()) return ParseElastic(number, file, zero, *optimizer, is_first, parsed);
     Expand(*optimizer);
     return ParseOptimizer(number, file, *optimizer, is_first, parsed);
+  }
+
+  // With zero_optimization.elastic_checkpoint, once the default: a list with the state of each group, without padding,
+  // and perhaps a step of all groups. Their options are not saved.
+  absl::Status ParseElastic(uint32_t number, const TorchFile& file, const TorchNode& zero, TorchNode& states,
+                            bool is_first, RankFile& parsed) {
+    if (states.is_branch() && states.members().size() != model_.groups.size()) {
+      return absl::DataLossError(absl::StrCat("its base_optimizer_state has ", states.members().size(),
+                                              " groups, but param_shapes ", model_.groups.size()));
+    }
+    FSDP_RETURN_IF_ERROR(ParseStates(number, file, states, is_first, parsed));
+    const TorchNode* const step = zero.Find("base_optimizer_state_step");
+    PythonJson groups = PythonJson::array();
+    for (size_t unit = 0; unit < model_.groups.size(); ++unit) {
+      if (step != nullptr) FSDP_RETURN_IF_ERROR(ParseState(number, file, unit, "step", *step, is_first, parsed));
+      groups.push_back({{"params", PythonJson::array({unit})}});
+    }
+    if (!is_first) return absl::OkStatus();
+    groups_ = TorchNode::Value(std::move(groups));
+    result_.left_out.emplace_back("the options in param_groups, such as lr (an elastic checkpoint does not have them)");
+    return absl::OkStatus();
   }
 
   absl::Status ParseOptimizer(uint32_t number, const TorchFile& file, TorchNode& optimizer, bool is_first,
@@ -138,18 +156,24 @@ class ZeroReader {
       return absl::DataLossError("its optimizer has no \"state\" and \"param_groups\"");
     }
     Expand(*states);
+    FSDP_RETURN_IF_ERROR(ParseStates(number, file, *states, is_first, parsed));
+    if (is_first) groups_ = tensors_.Import(number, file, *groups);
+    return absl::OkStatus();
+  }
+
+  // `states`: of each unit, by its number.
+  absl::Status ParseStates(uint32_t number, const TorchFile& file, TorchNode& states, bool is_first, RankFile& parsed) {
     parsed.flat_states.resize(model_.groups.size());
     parsed.scalar_bytes.resize(model_.groups.size());
     if (is_first) scalars_.resize(model_.groups.size());
     for (size_t unit = 0; unit < model_.groups.size(); ++unit) {
-      TorchNode* const state = states->Find(absl::StrCat(unit));
+      TorchNode* const state = states.Find(absl::StrCat(unit));
       if (state == nullptr) continue;  // saved before the first step
       Expand(*state);
       for (const auto& [name, value] : state->members()) {
         FSDP_RETURN_IF_ERROR(ParseState(number, file, unit, name, value, is_first, parsed));
       }
     }
-    if (is_first) groups_ = tensors_.Import(number, file, *groups);
     return absl::OkStatus();
   }
 
