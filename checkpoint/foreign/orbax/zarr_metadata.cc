@@ -131,9 +131,9 @@ class Codecs {
     std::optional<JsonView> inner;
     FSDP_ASSIGN_OR_RETURN(const JsonView codecs, ArrayMember(*sharding, "codecs"));
     FSDP_RETURN_IF_ERROR(Read(codecs, /*is_index=*/false, array_.codec, inner));
+    if (inner) return Unread("codec", "sharding_indexed", "no shards in a shard");
     FSDP_ASSIGN_OR_RETURN(const JsonView index_codecs, ArrayMember(*sharding, "index_codecs"));
     FSDP_RETURN_IF_ERROR(Read(index_codecs, /*is_index=*/true, array_.index_codec, inner));
-    if (inner) return Unread("codec", "sharding_indexed", "no shards in a shard");
     array_.strides = StridesOf(array_.chunk, order_);
     const std::optional<JsonView> location = sharding->Find("index_location");
     const std::string where = location ? location->string().value_or("") : "end";

@@ -342,7 +342,10 @@ TEST(ZarrMetadataTest, WhatIsNotReadIsRefusedByName) {
            {absl::StrCat(kBytes, ",", kZstd, ",", kZstd), "codecs"},
            {absl::StrCat(kBytes, R"(, {"name": "lzma"})"), "compressor \"lzma\" is not read"},
            {absl::StrCat(R"({"name": "transpose", "configuration": {"order": [0, 0]}},)", kBytes), "no permutation"},
-           {R"({"name": "bytes", "configuration": {"endian": "middle"}})", "endian"}}) {
+           {R"({"name": "bytes", "configuration": {"endian": "middle"}})", "endian"},
+           {absl::StrCat(R"({"name": "sharding_indexed", "configuration": {"chunk_shape": [1, 3], "codecs": [)",
+                         R"({"name": "sharding_indexed"}], "index_codecs": [)", kBytes, "]}}"),
+            "no shards in a shard"}}) {
     const absl::Status status = ParseZarrJson(ZarrJson(codecs)).status();
     EXPECT_THAT(std::string(status.message()), HasSubstr(expected)) << codecs;
   }
