@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING, Any, Iterator, Optional, Tuple
 
 import numpy
 
+from ._checkpoint import ReadRequest
 from ._library import DTYPE_NUMBERS, DTYPES
 
 if TYPE_CHECKING:
     from ._checkpoint import Checkpoint
+
+# Rows as far apart as this are read one by one; rows closer together with those between them, so many bytes at a time.
+_NEAR_BYTES = 1 << 16
+_BETWEEN_BYTES = 1 << 24
 
 
 def numpy_dtype(place: str, name: str) -> "numpy.dtype[Any]":
@@ -34,8 +39,9 @@ def numpy_dtype(place: str, name: str) -> "numpy.dtype[Any]":
 
 
 class StoredTensor(numpy.lib.mixins.NDArrayOperatorsMixin):
-    """A tensor of an open checkpoint, as h5py has datasets: an index or a slice of rows reads only these rows, and
-    everything else that an array can do reads all of it. Nothing is kept; numpy.asarray makes an array of it.
+    """A tensor of an open checkpoint, as h5py has datasets: an index or a slice of rows reads only these rows (and what
+    is between rows that are close together), and everything else that an array can do reads all of it. Nothing is kept;
+    numpy.asarray makes an array of it.
 
     >>> with fsdp_checkpoint.open("checkpoints") as checkpoint:
     ...     first = checkpoint["model/wte.weight"][:10]
@@ -57,21 +63,31 @@ class StoredTensor(numpy.lib.mixins.NDArrayOperatorsMixin):
     def __iter__(self) -> Iterator[Any]:
         return iter(numpy.asarray(self))
 
+    def __bool__(self) -> bool:
+        return bool(numpy.asarray(self))
+
+    def __int__(self) -> int:
+        return int(numpy.asarray(self))
+
+    def __float__(self) -> float:
+        return float(numpy.asarray(self))
+
+    def __contains__(self, value: object) -> bool:
+        return value in numpy.asarray(self)
+
     def __getitem__(self, key: Any) -> Any:
         keys = key if isinstance(key, tuple) else (key,)
         rows = self._rows(keys[0]) if keys and self.ndim > 0 else None
         if rows is None:
             return numpy.asarray(self)[key]
-        begin, end, first = rows
-        return self._read(begin, end)[(first, *keys[1:])]
+        wanted, first = rows
+        return self._read(wanted)[(first, *keys[1:])]
 
-    def _rows(self, key: Any) -> Optional[Tuple[int, int, Any]]:
-        """The rows [begin, end) that an index or a slice of rows needs, and the key among them; None for other keys."""
+    def _rows(self, key: Any) -> Optional[Tuple[range, Any]]:
+        """The rows that an index or a slice of rows needs, upwards, and the key among them; None for other keys."""
         if isinstance(key, slice):
-            begin, end, step = key.indices(self.shape[0])
-            if step < 1:
-                return None
-            return begin, max(begin, end), slice(None, None, step)
+            rows = range(*key.indices(self.shape[0]))
+            return (rows, slice(None)) if rows.step > 0 else (rows[::-1], slice(None, None, -1))
         if isinstance(key, (bool, numpy.bool_)):
             return None
         try:
@@ -81,13 +97,26 @@ class StoredTensor(numpy.lib.mixins.NDArrayOperatorsMixin):
         if not -self.shape[0] <= row < self.shape[0]:
             raise IndexError(f"{self.name}: row {row} of {self.shape[0]}")
         row %= self.shape[0]
-        return row, row + 1, 0
+        return range(row, row + 1), 0
 
-    def _read(self, begin: int, end: int) -> "numpy.ndarray[Any, Any]":
-        """Rows [begin, end)."""
-        row = self.size // self.shape[0] if self.size else 0
-        array = numpy.empty((end - begin, *self.shape[1:]), self.dtype)
-        self._checkpoint.read_elements(self.name, begin * row, end * row, array)
+    def _read(self, rows: range) -> "numpy.ndarray[Any, Any]":
+        """These rows. Of rows that are close together also those between them, a few at a time."""
+        array = numpy.empty((len(rows), *self.shape[1:]), self.dtype)
+        size = self.size // self.shape[0] if self.size else 0
+        if rows.step == 1 or array.size == 0:
+            self._checkpoint.read_elements(self.name, rows.start * size, (rows.start + len(rows)) * size, array)
+            return array
+        distance = rows.step * size * array.itemsize
+        if distance >= _NEAR_BYTES:
+            dtype, address = str(self.dtype), array.ctypes.data
+            places = range(address, address + array.nbytes, size * array.itemsize)
+            read = [ReadRequest(self.name, row * size, (row + 1) * size, dtype, at) for row, at in zip(rows, places)]
+            self._checkpoint.read_into(read)
+            return array
+        several = _BETWEEN_BYTES // distance
+        for begin in range(0, len(rows), several):
+            part = rows[begin : begin + several]
+            array[begin : begin + several] = self._read(range(part[0], part[-1] + 1))[:: rows.step]
         return array
 
     def __array__(self, dtype: Any = None, copy: Optional[bool] = None) -> "numpy.ndarray[Any, Any]":

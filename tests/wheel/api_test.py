@@ -6,6 +6,7 @@ import os
 import pickle
 import shutil
 import unittest
+from unittest import mock
 
 import numpy
 import torch
@@ -59,6 +60,34 @@ class StoredTensorTest(Case):
         self.assertEqual(self.tensor[5:5].shape, (0, 6))
         self.assertEqual(elements, [18, 6])
 
+    def test_a_slice_with_a_step_reads_its_rows_and_little_else(self):
+        rows = torch.arange(4096.0).reshape(16, 256) + torch.arange(64).reshape(64, 1, 1)  # 16 KiB a row
+        fsdp_checkpoint.save(self.path(2), {"model": {"rows": rows}})
+        with fsdp_checkpoint.open(self.path(2)) as checkpoint:
+            read, elements = checkpoint.read_into, []
+
+            def read_into(requests):
+                elements.append([request.end - request.begin for request in requests])
+                read(requests)
+
+            checkpoint.read_into = read_into
+            tensor, array = checkpoint["model/rows"], rows.numpy()
+            for key, wanted in (
+                (slice(None, None, 8), [[4096] * 8]),  # far from each other: one request each, all in one call
+                (slice(60, 3, -20), [[4096] * 3]),
+                (slice(3, 9, 2), [[5 * 4096]]),  # near: with those between them, and without those after the last
+                (slice(9, 2, -1), [[7 * 4096]]),
+                (slice(9, 2), [[]]),
+                ((slice(0, 64, 32), 3, slice(None, None, -1)), [[4096] * 2]),
+            ):
+                elements.clear()
+                numpy.testing.assert_array_equal(tensor[key], array[key], str(key))
+                self.assertEqual(elements, wanted if wanted != [[]] else [], key)
+            with mock.patch("fsdp_checkpoint._stored._BETWEEN_BYTES", 1 << 16):
+                elements.clear()
+                numpy.testing.assert_array_equal(tensor[1::3], array[1::3])
+                self.assertEqual(elements, [[4096]] * 21)
+
     def test_a_tensor_computes_like_an_array(self):
         array = self.values.numpy()
         numpy.testing.assert_array_equal(self.tensor * 2 + 1, array * 2 + 1)
@@ -67,7 +96,11 @@ class StoredTensorTest(Case):
         self.assertTrue((self.tensor == array).all())
         self.assertEqual([row.tolist() for row in self.tensor], array.tolist())
         self.assertEqual((self.tensor.dtype, self.tensor.shape, self.tensor.ndim), (numpy.float32, (10, 6), 2))
-        self.assertEqual(float(self.checkpoint["model/s"].item()), 3)
+        scalar = self.checkpoint["model/s"]
+        self.assertEqual((scalar.item(), float(scalar), int(scalar), bool(scalar)), (3, 3, 3, True))
+        self.assertEqual((7 in self.tensor, 60 in self.tensor), (True, False))
+        with self.assertRaisesRegex(ValueError, "ambiguous"):
+            bool(self.tensor)
         self.assertEqual(self.checkpoint["model/e"][0:0].shape, (0, 4))
         self.assertIn("model/w: float32 [10, 6]", repr(self.tensor))
         with self.assertRaisesRegex(TypeError, "no dimensions"):
@@ -171,6 +204,11 @@ class DirectoryTest(Case):
         self.assertEqual(again["model/w"].tolist(), [0] * 5)
         again.close()
         self.assertIn("closed", repr(again))
+
+    def test_an_open_checkpoint_equals_itself_only(self):
+        self.save("step-7")
+        with fsdp_checkpoint.open(self.root) as first, fsdp_checkpoint.open(self.root) as second:
+            self.assertEqual(([second, first].index(first), first == second, len({first, second})), (1, False, 2))
 
     def test_a_worker_of_a_dataloader_reads_from_its_own_copy(self):
         self.save("step-7")
