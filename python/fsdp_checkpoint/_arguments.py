@@ -130,10 +130,11 @@ def roles(layout: Any) -> Optional[List[str]]:
 def root_and_name(place: str, value: Any) -> Tuple[str, str]:
     """The path of a checkpoint to save, as its directory and its name."""
     path(place, value)
-    root, name = os.path.split(os.fspath(value).rstrip("/"))
+    text = os.fsdecode(value)
+    root, name = os.path.split(text.rstrip("/"))
     if name in ("", ".", ".."):
-        raise ValueError(f"{os.fspath(value)!r} is not the path of a checkpoint: it does not end in a name")
-    return root or ("/" if os.fspath(value).startswith("/") else "."), name
+        raise ValueError(f"{text!r} is not the path of a checkpoint: it does not end in a name")
+    return root or ("/" if text.startswith("/") else "."), name
 
 
 def step_of(name: str) -> int:

@@ -3,11 +3,11 @@
 
 import ctypes
 import os
-from typing import List, NamedTuple, Sequence
+from typing import Any, List, NamedTuple, Sequence, Union
 
 from . import _library
 from ._checkpoint import Path
-from ._library import DataLossError, library
+from ._library import CheckpointError, DataLossError, library
 
 
 class Step(NamedTuple):
@@ -41,7 +41,7 @@ def steps(root: Path) -> List[Step]:
     [1000, 2000]
     """
     lines = (line.split(" ", 1) for line in _lines(_text(library.fsdp_steps, root)))
-    return [Step(int(step), os.path.join(os.fspath(root), name)) for step, name in lines]
+    return [Step(int(step), os.path.join(os.fsdecode(root), name)) for step, name in lines]
 
 
 def latest(root: Path) -> str:
@@ -61,29 +61,42 @@ def prune(
     *,
     keep_last: int = 1,
     keep_every: int = 0,
-    keep: Sequence[str] = (),
+    keep: Union[Path, Sequence[Path]] = (),
     verify: bool = True,
     dry_run: bool = False,
 ) -> List[str]:
-    """Deletes the checkpoints of a directory except the newest `keep_last`, multiples of `keep_every`, those with a name
-    in `keep`, and in any case the newest that verifies; and what crashed saves left. Returns the names of the deleted
-    ones. DataLossError, and nothing is deleted, if none verifies. With `verify=False` a checkpoint is good if its files
-    are there with their sizes, and nothing is read.
+    """Deletes the checkpoints of a directory except the newest `keep_last`, multiples of `keep_every`, those whose name
+    or path is in `keep`, and in any case the newest that verifies; and what crashed saves left. Returns the names of
+    the deleted ones. DataLossError, and nothing is deleted, if none verifies. With `verify=False` a checkpoint is good
+    if its files are there with their sizes, and nothing is read.
 
     >>> fsdp_checkpoint.prune("checkpoints", keep_last=3, keep_every=10000)
     ['step-1000']
     """
     if keep_last < 1:
         raise ValueError(f"keep_last is {keep_last}, expected at least 1")
+    # A str is one name, not its letters, and a path, as of `latest`, is its name.
+    kept = [keep] if isinstance(keep, (str, os.PathLike)) else keep
+    names = [os.path.basename(os.fsdecode(name).rstrip("/")) for name in kept]
     options = _library.options(
         _library.PruneOptions,
         keep_last=keep_last,
         keep_every=keep_every,
         dry_run=int(dry_run),
         no_verify=int(not verify),
-        keep="\n".join(keep),
+        keep="\n".join(names),
     )
     return _lines(_text(library.fsdp_prune, root, options))
+
+
+def prune_after_save(root: Path, **options: Any) -> None:
+    """As prune, without a verification, which would read the newest after each save: it was just written. What another
+    process is deleting or repairing is left to the next save, and no error of this one."""
+    try:
+        prune(root, verify=False, **options)
+    except CheckpointError as error:
+        if error.code != "unavailable":
+            raise
 
 
 def repair(path: Path, *, dry_run: bool = False) -> List[str]:

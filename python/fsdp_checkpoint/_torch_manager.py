@@ -1,18 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """CheckpointManager: the checkpoints of a training run, saved, kept and found again."""
 
+import math
 import os
 from concurrent.futures import Future
-from typing import Any, Callable, Dict, List, Mapping, Optional, TypeVar
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypeVar
 
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 
-from . import _steps
+from . import _arguments, _steps
 from ._checkpoint import Path
 from ._checkpoint import open as open_checkpoint
 from ._interrupts import Interrupts
-from ._library import NotFoundError, picklable
+from ._library import CheckpointError, NotFoundError, picklable
 from ._torch_reader import Reader
 from ._torch_writer import Writer
 from ._values import value_of_text
@@ -25,11 +26,11 @@ class CheckpointManager:
     """The checkpoints of one run, in the directory `root`.
 
     After each save the newest `keep_last` stay (None: all), those whose step is a multiple of `keep_every`, and with
-    `best`, the name of a metric, the `keep_best` with the least value of it (`best_mode="max"`: the greatest); the
-    others are deleted. The newest whole one always stays. `save` does nothing for a step that is not a multiple of
-    `save_interval`. With `async_` it returns when the state is copied, and the next call that saves or waits raises the
-    error of a save that failed. All ranks of `process_group` make the same calls. `writer` are further arguments of
-    Writer: parity, io_threads.
+    `best`, the name of a metric, the `keep_best` with the least value of it (`best_mode="max"`: the greatest; never
+    NaN); the others are deleted. The newest whole one always stays. `save` does nothing for a step that is not a
+    multiple of `save_interval`. With `async_` it returns when the state is copied, and the next call that saves or
+    waits raises the error of a save that failed. All ranks of `process_group` make the same calls. `writer` are further
+    arguments of Writer: parity, io_threads.
 
     >>> with CheckpointManager("checkpoints", keep_last=3, best="loss", async_=True) as manager:
     ...     start = manager.restore(state) if manager.latest_step() is not None else 0
@@ -56,13 +57,19 @@ class CheckpointManager:
                 raise ValueError(f"{name} is {value}, expected at least 1")
         if keep_last == 0:
             raise ValueError("keep_last is 0, expected at least 1, or None to keep all")
+        if keep_every < 0:
+            raise ValueError(f"keep_every is {keep_every}, expected 0 or more")
         if best_mode not in ("min", "max"):
             raise ValueError(f"best_mode is {best_mode!r}, expected 'min' or 'max'")
-        self._root, self._keep_last, self._keep_every = os.fspath(root), keep_last, keep_every
+        if "step" in writer:
+            raise ValueError("CheckpointManager: step is an argument of save, not of all checkpoints")
+        self._root, self._keep_last, self._keep_every = os.fsdecode(root), keep_last, keep_every
+        Writer(self._path(0), **writer)  # wrong arguments are errors now, not at the first save
         self._best, self._sign, self._keep_best = best, 1 if best_mode == "min" else -1, keep_best
         self._interval, self._is_async, self._group, self._writer = save_interval, async_, process_group, writer
         self._saving: Optional["Future[Any]"] = None
-        self._metrics: Dict[str, Dict[str, Any]] = {}  # by path, as far as they were read
+        # By path, as far as they were read, with the identity of the manifest: a checkpoint may be replaced.
+        self._metrics: Dict[str, Tuple[Any, Dict[str, Any]]] = {}
 
     def should_save(self, step: int) -> bool:
         """Whether `save` saves this step: its number is due, and there is no newer checkpoint.
@@ -82,6 +89,9 @@ class CheckpointManager:
         >>> manager.save(1000, {"model": model_state, "optim": optim_state}, metrics={"loss": 2.5})
         True
         """
+        step = _arguments.int64("step", step)
+        if step < 0:
+            raise ValueError(f"step is {step}, expected 0 or more")
         self.wait_until_finished()
         if self._best is not None and self._best not in (metrics or {}):
             raise ValueError(f"step {step}: metrics lack {self._best!r}, by which the best checkpoints are kept")
@@ -91,8 +101,7 @@ class CheckpointManager:
             return False
         if metrics is not None:
             state = {**state, _METRICS: {name: float(value) for name, value in metrics.items()}}
-        path = os.path.join(self._root, f"step-{step:08}")
-        writer = Writer(path, process_group=self._group, **self._writer)
+        writer = Writer(self._path(step), process_group=self._group, **self._writer)
         if self._is_async:
             self._saving = dcp.async_save(state, storage_writer=writer, process_group=self._group)
         else:
@@ -135,7 +144,7 @@ class CheckpointManager:
         >>> manager.best_step()
         900
         """
-        ranked = self._ranked()
+        ranked, _ = self._ranked()
         return ranked[0].step if ranked else None
 
     def metrics(self, step: int) -> Dict[str, float]:
@@ -172,6 +181,9 @@ class CheckpointManager:
     def __repr__(self) -> str:
         return f"<CheckpointManager {self._root!r}, steps {self.all_steps()}>"
 
+    def _path(self, step: int) -> str:
+        return os.path.join(self._root, f"step-{step:08}")
+
     def _on_first(self, function: Callable[[], _T]) -> _T:
         """What `function` returns or raises on the first rank: it sees what it has deleted, others may see it later."""
         if not dist.is_initialized() or dist.get_world_size(self._group) == 1:
@@ -192,7 +204,10 @@ class CheckpointManager:
 
     def _newest(self) -> _steps.Step:
         path = _steps.latest(self._root)
-        return next(found for found in _steps.steps(self._root) if found.path == path)
+        for found in _steps.steps(self._root):
+            if found.path == path:
+                return found
+        raise NotFoundError(5, f"{self._root} is a checkpoint, expected a directory of checkpoints")
 
     def _find(self, step: int) -> _steps.Step:
         for found in _steps.steps(self._root):
@@ -201,23 +216,33 @@ class CheckpointManager:
         raise NotFoundError(5, f"{self._root} has no checkpoint of step {step}; it has {self.all_steps()}")
 
     def _metrics_of(self, path: str) -> Dict[str, Any]:
-        if path not in self._metrics:
+        status = os.stat(os.path.join(path, "manifest.json"))
+        identity = status.st_ino, status.st_mtime_ns
+        if self._metrics.get(path, (None,))[0] != identity:
             with open_checkpoint(path) as checkpoint:
                 prefix, texts = f"extra/{_METRICS}.", checkpoint.texts.items()
-                self._metrics[path] = {k[len(prefix) :]: value_of_text(v) for k, v in texts if k.startswith(prefix)}
-        return self._metrics[path]
+                metrics = {k[len(prefix) :]: value_of_text(v) for k, v in texts if k.startswith(prefix)}
+                self._metrics[path] = identity, metrics
+        return self._metrics[path][1]
 
-    def _ranked(self) -> List[_steps.Step]:
-        """The checkpoints that have the metric, the best first."""
-        found = [step for step in _steps.steps(self._root) if self._best in self._metrics_of(step.path)]
-        return sorted(found, key=lambda step: (self._sign * self._metrics_of(step.path)[self._best], -step.step))
+    def _ranked(self) -> Tuple[List[_steps.Step], List[_steps.Step]]:
+        """The checkpoints that have the metric, and not NaN, the best first; and those that cannot be read now."""
+        ranked, unread = [], []
+        for step in _steps.steps(self._root):
+            try:
+                value = self._metrics_of(step.path).get(self._best)
+            except (CheckpointError, OSError):
+                unread.append(step)
+                continue
+            if isinstance(value, (int, float)) and not math.isnan(value):
+                ranked.append((self._sign * value, -step.step, step))
+        return [step for _, _, step in sorted(ranked)], unread
 
     def _prune(self) -> None:
         if self._keep_last is not None:
             self._on_first(self._prune_here)
 
     def _prune_here(self) -> None:
-        best = self._ranked()[: self._keep_best] if self._best is not None else []
-        names = [os.path.basename(step.path) for step in best]
-        # Without a verification, which would read the newest after each save: it was just written.
-        _steps.prune(self._root, keep_last=self._keep_last or 1, keep_every=self._keep_every, keep=names, verify=False)
+        ranked, unread = self._ranked() if self._best is not None else ([], [])
+        keep = [step.path for step in [*ranked[: self._keep_best], *unread]]  # one of those may be the best
+        _steps.prune_after_save(self._root, keep_last=self._keep_last or 1, keep_every=self._keep_every, keep=keep)

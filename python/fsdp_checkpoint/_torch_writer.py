@@ -100,6 +100,7 @@ class Writer(StorageWriter):
         )
         self._given_step = step
         self._root, self._name, self._step = "", "", 0
+        _arguments.path("Writer", path)  # which may not be None, as in reset
         self.reset(path)
 
     def __reduce__(self) -> Any:
@@ -294,8 +295,7 @@ class Writer(StorageWriter):
         >>> writer.finish(metadata, results)
         """
         if self._keep_last is not None:
-            # Without a verification, which would read the newest after each save: it was just written.
-            _steps.prune(self._root, keep_last=self._keep_last, keep=[self._name], verify=False)
+            _steps.prune_after_save(self._root, keep_last=self._keep_last, keep=[self._name])
 
     def _add_tensors(
         self,

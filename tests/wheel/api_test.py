@@ -1,8 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Python interface without torch.distributed: tensors by rows, dtypes, pickling, and directories of checkpoints."""
 
+import fcntl
 import importlib.metadata
 import os
+import pathlib
 import pickle
 import shutil
 import unittest
@@ -15,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import fsdp_checkpoint
 from cases import Case
-from fsdp_checkpoint.torch import Writer
+from fsdp_checkpoint.torch import CheckpointManager, Reader, Writer
 
 
 class Rows(Dataset):
@@ -136,6 +138,22 @@ class DirectoryTest(Case):
         self.assertEqual(steps[0].path, self.root + "/checkpoint-5")
         self.assertEqual(fsdp_checkpoint.latest(self.root), self.root + "/step-10")
 
+    def test_a_path_is_a_str_bytes_or_a_pathlike(self):
+        for number, kind in enumerate((str, os.fsencode, pathlib.Path)):
+            root, path = kind(f"{self.root}/{number}"), kind(f"{self.root}/{number}/step-7")
+            dcp.save({"w": torch.ones(5)}, storage_writer=Writer(path))
+            fsdp_checkpoint.save(kind(f"{self.root}/{number}/step-9"), {"w": torch.ones(5)})
+            self.assertEqual([step.path for step in fsdp_checkpoint.steps(root)][0], os.fsdecode(path))
+            self.assertEqual(CheckpointManager(root).all_steps(), [7, 9])
+            dcp.load({"w": torch.ones(5)}, storage_reader=Reader(root))
+            with fsdp_checkpoint.open(path) as checkpoint:
+                self.assertEqual(checkpoint.path, os.fsdecode(path))
+            self.assertEqual(fsdp_checkpoint.prune(root, keep=[path], dry_run=True), [])
+            self.assertEqual(fsdp_checkpoint.inspect(root)["step"], 9)
+        for wrong in (None, 7):
+            with self.assertRaisesRegex(TypeError, "expected str, bytes or os.PathLike object"):
+                Writer(wrong)
+
     def test_pruning_keeps_what_it_is_told_to_and_a_copy(self):
         self.save("step-1", "step-2", "step-3", "step-4")
         shutil.copytree(self.root + "/step-1", self.root + "/best")
@@ -145,6 +163,12 @@ class DirectoryTest(Case):
         self.assertEqual(sorted(os.listdir(self.root)), ["best", "step-2", "step-4"])
         with self.assertRaisesRegex(ValueError, "keep_last is 0"):
             fsdp_checkpoint.prune(self.root, keep_last=0)
+
+    def test_what_pruning_keeps_is_named_by_a_name_or_a_path_or_several(self):
+        self.save("step-1", "step-2", "step-3")
+        first = fsdp_checkpoint.steps(self.root)[0].path
+        for keep in ("step-1", ["step-1"], first, [first], first + "/", pathlib.Path(first), ("no-such-step", first)):
+            self.assertEqual(fsdp_checkpoint.prune(self.root, keep=keep, dry_run=True), ["step-2"], keep)
 
     def test_nothing_is_pruned_if_nothing_verifies(self):
         self.save("step-1", "step-2")
@@ -195,6 +219,18 @@ class DirectoryTest(Case):
         self.assertEqual(sorted(os.listdir(self.root)), ["step-1", "step-9"])
         with self.assertRaisesRegex(ValueError, "keep_last is 0"):
             Writer(self.path(), keep_last=0)
+
+    def test_a_save_leaves_the_deletion_to_the_next_one_while_another_process_deletes(self):
+        self.save("step-1", "step-2")
+        directory = os.open(self.root, os.O_RDONLY)
+        fcntl.flock(directory, fcntl.LOCK_EX)
+        dcp.save({"w": torch.ones(5)}, storage_writer=Writer(self.root + "/step-3", keep_last=1))
+        self.assertEqual(len(fsdp_checkpoint.steps(self.root)), 3)
+        with self.assertRaises(fsdp_checkpoint.CheckpointError):
+            fsdp_checkpoint.prune(self.root)
+        os.close(directory)
+        dcp.save({"w": torch.ones(5)}, storage_writer=Writer(self.root + "/step-4", keep_last=1))
+        self.assertEqual(os.listdir(self.root), ["step-4"])
 
     def test_an_open_checkpoint_is_pickled_by_its_path(self):
         self.save("step-7")

@@ -2,7 +2,10 @@
 """CheckpointManager: what it saves, keeps and restores, on one rank and on several."""
 
 import os
+import shutil
+import tempfile
 import unittest
+from math import inf, nan
 
 import torch
 import torch.distributed as dist
@@ -50,6 +53,40 @@ class ManagerTest(Case):
         again = CheckpointManager(self.root, best="accuracy", best_mode="max")
         self.assertEqual(again.best_step(), 3)
 
+    def test_a_checkpoint_whose_metric_is_nan_is_never_the_best(self):
+        for mode, metrics, steps, best in (
+            ("min", (nan, 1, nan, 2, nan), [2, 5], 2),
+            ("max", (nan, 1, nan, 2, nan), [4, 5], 4),
+            ("min", (3, nan, -inf, nan, nan), [3, 5], 3),
+            ("max", (3, 3, nan, 3, 1), [4, 5], 4),  # of equal ones the newest
+            ("min", (nan, nan), [2], None),
+        ):
+            root = tempfile.mkdtemp(dir=self.root)
+            manager = CheckpointManager(root, keep_last=1, best="val/loss", best_mode=mode)
+            for step, value in enumerate(metrics, 1):
+                manager.save(step, state(step), metrics={"val/loss": value})
+            self.assertEqual((manager.all_steps(), manager.best_step()), (steps, best), (mode, metrics))
+            self.assertEqual(CheckpointManager(root, best="val/loss", best_mode=mode).best_step(), best)
+
+    def test_the_metrics_of_a_checkpoint_that_is_replaced_are_read_again(self):
+        manager = CheckpointManager(self.root, best="loss", overwrite=True)
+        for step, loss in ((1, 1), (2, 2), (1, 9)):
+            self.assertEqual(manager.best_step(), {1: None, 2: 1, 9: 1}[loss])
+            manager.save(step, state(step), metrics={"loss": loss}, force=True)
+        self.assertEqual((manager.best_step(), manager.metrics(1)), (2, {"loss": 9}))
+
+    def test_a_checkpoint_that_cannot_be_read_stays_and_does_not_fail_the_save(self):
+        manager = CheckpointManager(self.root, keep_last=1, best="loss")
+        manager.save(1, state(1), metrics={"loss": 1})
+        with open(self.root + "/step-00000001/manifest.json", "r+b") as file:
+            file.seek(200)
+            byte = file.read(1)
+            file.seek(200)
+            file.write(bytes([byte[0] ^ 1]))
+        for step in (2, 3, 4):
+            manager.save(step, state(step), metrics={"loss": step})
+        self.assertEqual((manager.all_steps(), manager.best_step()), ([1, 2, 4], 2))
+
     def test_a_step_that_is_not_due_is_not_saved(self):
         manager = CheckpointManager(self.root, save_interval=10)
         self.assertEqual([manager.save(step, state(step)) for step in (5, 10, 15, 20)], [False, True, False, True])
@@ -58,9 +95,18 @@ class ManagerTest(Case):
         self.assertEqual(manager.all_steps(), [10, 20, 25])
 
     def test_wrong_arguments_are_refused_by_name(self):
-        for arguments in ({"keep_last": 0}, {"keep_best": 0}, {"save_interval": 0}, {"best_mode": "least"}):
-            with self.assertRaisesRegex(ValueError, next(iter(arguments))):
+        wrong = ({"keep_last": 0}, {"keep_best": 0}, {"keep_every": -1}, {"save_interval": 0}, {"best_mode": "least"},
+                 {"step": 5}, {"parities": 1}, {"attributes": {"a": nan}})  # fmt: skip
+        for arguments in wrong:
+            with self.assertRaisesRegex((TypeError, ValueError), next(iter(arguments))):
                 CheckpointManager(self.root, **arguments)
+        for step in (-1, 2**63, 1.0, "1"):
+            with self.assertRaisesRegex((OverflowError, TypeError, ValueError), "step"):
+                CheckpointManager(self.root).save(step, state(1))
+        fsdp_checkpoint.save(self.root + "/step-1", state(1))
+        with self.assertRaisesRegex(fsdp_checkpoint.NotFoundError, "is a checkpoint, expected a directory"):
+            CheckpointManager(self.root + "/step-1").restore(state(0))
+        shutil.rmtree(self.root + "/step-1")
         manager = CheckpointManager(self.root, best="loss")
         with self.assertRaisesRegex(ValueError, "metrics lack 'loss'"):
             manager.save(1, state(1), metrics={"accuracy": 1})
