@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The program `ckpt`, for what the library lacks: its reports as dicts, and its failures as exceptions."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -27,8 +28,17 @@ def _only_programs(directories: List[str]) -> List[str]:
 
 
 def own() -> List[str]:
-    """This package's ckpt, or none."""
-    return _only_programs([sysconfig.get_path("scripts")])
+    """This package's ckpt, or none: where pip recorded it (pip install --user, --prefix), in bin/ of the package's
+    directory (--target), or with the interpreter's other programs."""
+    from importlib import metadata
+
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    directories = [os.path.join(package, "bin"), sysconfig.get_path("scripts")]
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        recorded = metadata.distribution("fsdp_checkpoint").files or []
+        found = [os.path.dirname(str(file.locate())) for file in recorded if file.name == "ckpt"]
+        directories = [*map(os.path.realpath, found), *directories]
+    return _only_programs(directories)
 
 
 def on_path() -> List[str]:

@@ -3,8 +3,11 @@
 
 import json
 import os
+import shutil
 import subprocess
+import sys
 import sysconfig
+import tempfile
 import unittest
 from unittest import mock
 
@@ -13,7 +16,14 @@ import torch
 
 import fsdp_checkpoint
 from cases import Case
+from fsdp_checkpoint import _program
 
+OWN = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from fsdp_checkpoint import _program
+print(_program.own())
+"""
 STATE = {"model": {"w": numpy.ones((4, 3), "float32")}, "step": 3}
 
 
@@ -59,8 +69,21 @@ class InspectTest(Case):
             fsdp_checkpoint.inspect(self.root + "/nothing")
         with open(self.root + "/text", "w") as file:
             file.write("hello")
-        with self.assertRaises(fsdp_checkpoint.CheckpointError):
-            fsdp_checkpoint.inspect(self.root + "/text")
+        shutil.copytree(self.saved(), self.root + "/runs/cut")
+        os.truncate(self.root + "/runs/cut/manifest.json", 100)
+        with open(self.root + "/empty.pt", "w"):
+            pass
+        os.mkdir(self.root + "/directory")
+        for name in ("text", "runs/cut", "empty.pt", "directory", "/dev/null"):
+            path = os.path.join(self.root, name)
+            with self.assertRaises(fsdp_checkpoint.CheckpointError) as opened:
+                fsdp_checkpoint.open(path)
+            with self.assertRaises(type(opened.exception)) as inspected:
+                fsdp_checkpoint.inspect(path)
+            self.assertEqual(inspected.exception.code, opened.exception.code, path)
+            self.assertEqual(str(inspected.exception), str(opened.exception), path)
+        with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "^layout: "):
+            fsdp_checkpoint.inspect(self.path(), layout="no role")
         with self.assertRaisesRegex(ValueError, "has a NUL"):
             fsdp_checkpoint.inspect("a\0b")
 
@@ -68,8 +91,25 @@ class InspectTest(Case):
         with self.assertRaisesRegex(FileNotFoundError, "./--help"):
             fsdp_checkpoint.inspect("--help")
 
+    def test_the_ckpt_of_another_scheme_of_pip_is_found(self):
+        # As pip install --user or --prefix records it, and where --target puts it, with a record that is wrong there.
+        package = os.path.dirname(fsdp_checkpoint.__file__)
+        for recorded, directory in (("../../../scripts/ckpt", "scripts"), ("../../bin/ckpt", "lib/python/site/bin")):
+            prefix = tempfile.mkdtemp(dir=self.root)
+            site, path = f"{prefix}/lib/python/site", f"{prefix}/{directory}/ckpt"
+            os.makedirs(site + "/fsdp_checkpoint-0.0.1.dist-info")
+            os.symlink(package, site + "/fsdp_checkpoint")
+            for name, text in (("METADATA", "Metadata-Version: 2.1\nName: fsdp-checkpoint\nVersion: 0.0.1\n"),
+                               ("RECORD", f"{recorded},,\n")):
+                with open(f"{site}/fsdp_checkpoint-0.0.1.dist-info/{name}", "w") as file:
+                    file.write(text)
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.symlink(_program.own()[0], path)
+            command = [sys.executable, "-I", "-c", OWN, site]
+            self.assertIn(repr(path), subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
     def test_without_any_ckpt_the_error_says_so(self):
-        with mock.patch.dict(os.environ, PATH=self.root), mock.patch("sysconfig.get_path", return_value=self.root):
+        with mock.patch.dict(os.environ, PATH=self.root), mock.patch("fsdp_checkpoint._program.own", return_value=[]):
             with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "no program ckpt") as caught:
                 fsdp_checkpoint.inspect(self.root)
             self.assertEqual(caught.exception.code, "unimplemented")

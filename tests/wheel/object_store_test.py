@@ -48,7 +48,7 @@ class ObjectStoreTest(Case):
 
     def test_without_a_ckpt_that_has_libcurl_the_error_says_what_to_do(self):
         static = self.program(STATIC)
-        with mock.patch.dict(os.environ, PATH=static), mock.patch("sysconfig.get_path", return_value=static):
+        with mock.patch.dict(os.environ, PATH=static), mock.patch("fsdp_checkpoint._program.own", return_value=[]):
             with self.assertRaisesRegex(fsdp_checkpoint.CheckpointError, "expected a ckpt with libcurl") as caught:
                 fsdp_checkpoint.push("runs", "s3://b/p")
             self.assertEqual(caught.exception.code, "unimplemented")
