@@ -5,9 +5,9 @@ import json
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ._checkpoint import Checkpoint, Path, ReadRequest, SourceLayout
-from ._torch_groups import GROUPS, decode
-from ._torch_layout import INDEX, path_of_state
-from ._values import json_of_text, references_in, value_of_json, value_of_text
+from ._torch_groups import GROUPS, decode, members
+from ._torch_layout import INDEX, member_of_group, path_of_state
+from ._values import json_of_text, references_in, value_of_json, value_of_text, with_lists
 
 _FRAMEWORKS = (None, "numpy", "torch")
 
@@ -48,23 +48,14 @@ def _read(checkpoint: Checkpoint, wanted: Iterable[Tuple[str, str]]) -> Dict[Tup
 
 
 def _nested(values: Iterable[Tuple[List[Any], Any]]) -> Dict[Any, Any]:
-    """A dict of dicts with values at these paths. A number in a path is that of an item of a list, as DCP has it."""
+    """A dict of dicts and lists with values at these paths."""
     root: Dict[Any, Any] = {}
     for path, value in values:
         at = root
         for key in path[:-1]:
             at = at.setdefault(key, {})
         at[path[-1]] = value
-    return _with_lists(root)
-
-
-def _with_lists(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    members = {key: _with_lists(member) for key, member in value.items()}
-    if members and sorted(map(repr, members)) == sorted(map(repr, range(len(members)))):
-        return [members[number] for number in range(len(members))]
-    return members
+    return with_lists(root)
 
 
 def _of_ours(checkpoint: Checkpoint, state: Any, framework: Optional[str]) -> Any:
@@ -106,10 +97,10 @@ def _unpickled(name: str, data: bytes) -> Any:
 
 
 def _member(groups: List[Dict[str, Any]], path: List[Any]) -> Any:
-    if len(path) >= 3 and path[-3] == "param_groups":
-        return groups[path[-2]][path[-1]]
-    parameter, _, member = str(path[-1])[len("param_groups.") :].rpartition(".")
-    return next(group[member] for group in groups if parameter in group.get("params", []))
+    place = member_of_group(tuple(path))
+    if place is None:
+        raise ValueError(f"{INDEX}: {path} is no member of param_groups")
+    return members(groups, is_flat=isinstance(place[0], str))[place]
 
 
 def _of_others(checkpoint: Checkpoint, framework: str) -> Any:

@@ -13,9 +13,19 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from . import _arguments, _attributes, _library
 from ._checkpoint import Path
 from ._library import library
-from ._torch_groups import add_groups, is_hyperparameter
-from ._torch_layout import INDEX, Layout, NestedPath, group_place, layout_of, names_of_states, our_name, value_name
-from ._values import dump, json_of, stored_as, text_of, with_members
+from ._torch_groups import add_groups, exact, has_text
+from ._torch_layout import (
+    INDEX,
+    Layout,
+    NestedPath,
+    group_place,
+    layout_of,
+    member_of_group,
+    names_of_states,
+    our_name,
+    value_name,
+)
+from ._values import dump, stored_as, text_of, with_members
 
 _DICTS = ("dict", "OrderedDict")
 
@@ -79,11 +89,17 @@ def _holds_array(value: Any) -> bool:
     return _kind_of(value) is not None
 
 
+def _is_hyperparameter(path: NestedPath, value: Any) -> bool:
+    return path != () and member_of_group(path) is not None and has_text(value)
+
+
 def _members(path: NestedPath, value: Any) -> Optional[List[Tuple[Any, Any]]]:
     """The keys and members of a branch; None for a leaf."""
     if type(value).__name__ in _DICTS and isinstance(value, dict) and value:
         if all(type(key) is str for key in value) or _holds_array(value):
             return list(value.items())
+    if type(value) is tuple and _is_hyperparameter(path, value):
+        return None  # betas that are tensors
     # Lists as DCP has them: with tensors, and the groups of an optimizer with their members.
     is_groups = path[-1:] == ("param_groups",) and type(value) is list and all(type(group) is dict for group in value)
     if is_groups or (type(value) in (list, tuple) and _holds_array(value)):
@@ -120,8 +136,7 @@ class _State:
         if fqn in self.paths:
             raise ValueError(f"{fqn} is the name of two values, {self.paths[fqn]} and {path}; rename one")
         self.paths[fqn] = path
-        is_in_group = path[-3:-2] == ("param_groups",) and kind == "torch"
-        if kind is None or (is_in_group and is_hyperparameter(value.shape, value.dtype)):
+        if kind is None or _is_hyperparameter(path, value):
             self.values[fqn], self.texts[fqn] = value, _text(fqn, value)
         else:
             self.arrays[fqn] = _numpy_array(fqn, value) if kind == "numpy" else _torch_tensor(fqn, value)
@@ -161,18 +176,13 @@ class _State:
         fqn = ".".join(map(str, path))
         if fqn in self.arrays:
             return stored_as(self.names[fqn], self.arrays[fqn].kind)
-        return json_of(value) if _kind_of(value) is None else _literal(value)
-
-
-def _literal(value: Any) -> Any:
-    """The JSON of a hyperparameter that is a tensor without dimensions."""
-    data = value.detach().cpu().reshape(1).numpy().tobytes()
-    dtype = str(value.dtype).replace("torch.", "")
-    return {"__python__": "tensor", "dtype": dtype, "shape": [], "hex": data.hex()}
+        return exact(value)
 
 
 def _text(fqn: str, value: Any) -> str:
-    text = text_of(value) if _kind_of(value) is None else dump(_literal(value))
+    if _holds_array(value):
+        return dump(exact(value))
+    text = text_of(value)
     if text is None:
         raise TypeError(
             f"{fqn}: a {type(value).__name__} has no form in a checkpoint; expected arrays, tensors, numbers, texts, "

@@ -34,10 +34,20 @@ class Layout(NamedTuple):
     optim: Optional[NestedPath]
 
 
-def member_of_group(path: NestedPath) -> Optional[Tuple[Any, str]]:
-    """The group (its number, or the name of a parameter) and the member that the end of a path names, or None."""
-    if len(path) >= 3 and path[-3] == "param_groups" and isinstance(path[-2], int):
-        return path[-2], str(path[-1])
+def _at_group(path: NestedPath) -> Optional[int]:
+    """The place in a path of "param_groups" before the number of a group and a member; None: it is not such a path."""
+    for at in range(len(path) - 3, -1, -1):
+        if path[at] == "param_groups" and isinstance(path[at + 1], int):
+            return at
+    return None
+
+
+def member_of_group(path: NestedPath) -> Optional[Tuple[Any, Any]]:
+    """The group (its number, or the name of a parameter) and the member that the end of a path names, or None. The
+    member of a dict or list in a group is a tuple of keys."""
+    at = _at_group(path)
+    if at is not None:
+        return path[at + 1], (str(path[-1]) if at == len(path) - 3 else path[at + 2 :])
     if str(path[-1]).startswith(_GROUPS):
         name, _, member = str(path[-1])[len(_GROUPS) :].rpartition(".")
         return (name, member) if name else None
@@ -56,6 +66,9 @@ def _state_of(path: NestedPath) -> Optional[Tuple[str, str]]:
 
 def branch_of(path: NestedPath) -> NestedPath:
     """The path of the optimizer that has `path`, a state or a member of a group."""
+    at = _at_group(path)
+    if at is not None:
+        return path[:at]
     return path[:-1] if str(path[-1]).startswith((_STATE, _GROUPS)) else path[:-3]
 
 
@@ -144,7 +157,7 @@ def path_of_state(name: str) -> Optional[List[Any]]:
     return [parameter, *(int(key[1:-1]) if _INDEX.fullmatch(key) else _unescaped(key) for key in keys)]
 
 
-def group_place(path: NestedPath, layout: Layout) -> Optional[Tuple[Any, str]]:
+def group_place(path: NestedPath, layout: Layout) -> Optional[Tuple[Any, Any]]:
     """As member_of_group, of the optimizer of the layout only."""
     place = member_of_group(path)
     return place if place is not None and branch_of(path) == layout.optim else None

@@ -24,7 +24,7 @@ from ._checkpoint import Checkpoint, Path, ReadRequest, SourceLayout
 from ._torch_agreement import Opened, agree, check_same, opened, opened_of
 from ._torch_boxes import check_box, numel_of, runs_of
 from ._torch_groups import GROUPS, decode, members, path_of
-from ._torch_keys import keys_of, value_of_part
+from ._torch_keys import keys_of, keys_of_optimizers, value_of_part
 from ._torch_layout import INDEX, branch_of, member_of_group
 from ._torch_memory import memory_to_read_into
 from ._torch_names import dtype_name
@@ -82,7 +82,7 @@ class _Batch:
         self._requests, self._targets, self._numbers, self._staged = [], [], [], 0
 
 
-def _place(key: List[Any]) -> Tuple[Any, str]:
+def _place(key: List[Any]) -> Tuple[Any, Any]:
     """The place in its group of a key of the kind "group"."""
     place = member_of_group(tuple(key[2]))
     if place is None:
@@ -204,7 +204,7 @@ class Reader(StorageReader):
                 of_kind = NumberMetadata if fqn in self._numbers else TensorStorageMetadata
                 metadata[fqn] = _tensor_metadata(getattr(torch, info.dtype), info.shape, of_kind)
             elif isinstance(self._groups.get(fqn), torch.Tensor):
-                metadata[fqn] = _tensor_metadata(self._groups[fqn].dtype, ())
+                metadata[fqn] = _tensor_metadata(self._groups[fqn].dtype, tuple(self._groups[fqn].shape))
             else:
                 metadata[fqn] = BytesStorageMetadata()
         return Metadata(metadata, {fqn: tuple(key[2]) for fqn, key in self._keys.items()}, {})
@@ -239,6 +239,13 @@ class Reader(StorageReader):
             for fqn, key in keys.items()
             if key[0] == "group"
         }
+        more, optimizers = keys_of_optimizers(keys, decoded) if index is None else ({}, {})
+        for name, own in optimizers.items():
+            for place, value in [item for is_flat in forms for item in members(own, is_flat).items()]:
+                path = path_of(place, (name,))
+                fqn = ".".join(map(str, path))
+                more[fqn], self._groups[fqn] = ["group", GROUPS, list(path)], value
+        keys = {**more, **keys}
         states = {f: k[1] for f, k in keys.items() if k[0] == "tensor" and k[1].startswith("optim/state/")}
         self._numbers = {fqn for fqn, name in states.items() if checkpoint.info(name).shape == ()}
         self._checkpoint, self._keys = checkpoint, keys
@@ -298,7 +305,8 @@ class Reader(StorageReader):
                 self._give_value(planner, item)
             elif fqn in self._groups:
                 target = planner.resolve_tensor(item).detach()
-                target.copy_(self._groups[fqn])
+                box = tuple(slice(o, o + n) for o, n in zip(item.storage_offsets, item.lengths))
+                target.copy_(self._groups[fqn][box])
                 planner.commit_tensor(item, target)
             else:
                 batch.add(item, self._keys[fqn][1])

@@ -53,13 +53,13 @@ def _text(value: str) -> Any:
     return value
 
 
-def _has_names(value: Dict[Any, Any]) -> bool:
+def has_names(value: Dict[Any, Any]) -> bool:
     """Whether JSON has the keys."""
     return all(type(key) is str and type(_text(key)) is str for key in value) and _TAG not in value
 
 
 def _dict(value: Dict[Any, Any]) -> Any:
-    if _has_names(value):
+    if has_names(value):
         return {key: json_of(item) for key, item in value.items()}
     return _pairs("dict", value)
 
@@ -127,6 +127,14 @@ def _json_of_numpy(numpy: Any, value: Any) -> Any:
     shape = None if is_scalar else list(value.shape)
     members = {"module": "numpy._core.multiarray", "dtype": value.dtype.str, "shape": shape}
     return {_TAG: "numpy", **members, "hex": value.tobytes().hex()}
+
+
+def json_of_tensor(value: Any) -> Any:
+    """The JSON of a small tensor among hyperparameters."""
+    import torch
+
+    data = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    return {_TAG: "tensor", "dtype": str(value.dtype)[len("torch.") :], "shape": list(value.shape), "hex": data.hex()}
 
 
 def has_json(value: Any) -> bool:
@@ -249,9 +257,19 @@ def with_members(value: Any, members: List[Tuple[Any, Any]]) -> Any:
         return [item for _, item in members]
     if type(value) is tuple:
         return _tagged("tuple", "items", [item for _, item in members])
-    if type(value) is dict and _has_names(value):
+    if type(value) is dict and has_names(value):
         return dict(members)
     return _tagged(type(value).__name__, "items", [[json_of(key), item] for key, item in members])
+
+
+def with_lists(value: Any) -> Any:
+    """A nested dict whose keys are those of DCP's paths, with lists: a number in a path is that of an item."""
+    if not isinstance(value, dict):
+        return value
+    members = {key: with_lists(member) for key, member in value.items()}
+    if members and sorted(map(repr, members)) == sorted(map(repr, range(len(members)))):
+        return [members[number] for number in range(len(members))]
+    return members
 
 
 def dump(value: Any) -> str:

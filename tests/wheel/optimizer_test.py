@@ -246,6 +246,68 @@ class OptimizerTest(Case):
                 train(other, others, step)
             self.assertTrue(same(wanted.weight, other.weight), source)
 
+    def test_hyperparameters_of_every_form_cross_each_way(self):
+        group = {
+            "params": ["w"],
+            "lr": torch.tensor(0.1, dtype=torch.float64),
+            "betas": (torch.tensor(0.9), 0.95),
+            "etas": (0.5, 1.2),
+            "scale": torch.arange(6.0).reshape(2, 3),
+            "half": torch.tensor(1.5, dtype=torch.bfloat16),
+            "key": (torch.tensor(3), (2,)),
+            "list": [torch.tensor(1.0), torch.tensor(2.0)],
+            "nested": {"a": 1, "b": {"c": (1, 2), "t": torch.ones(2)}},
+            "inf": float("inf"),
+            "none": None,
+        }
+        optim = {"state": {"w": {"m": torch.ones(2)}}, "param_groups": [group, {"params": ["v"], "lr": 1.0}]}
+        state = {"model": {"w": torch.ones(2), "v": torch.ones(2)}, "optim": optim}
+        dcp.save(state, storage_writer=Writer(self.root + "/writer"))
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(self.root + "/dcp"))
+        torch.save(state, self.root + "/file.pt")
+        fsdp_checkpoint.save(self.root + "/save", state)
+        for source in ("writer", "dcp", "file.pt", "save"):
+            fsdp_checkpoint.convert(f"{self.root}/{source}", f"{self.root}/{source}.pt")
+            fsdp_checkpoint.convert(f"{self.root}/{source}", f"{self.root}/{source}.dcp", to="dcp")
+            for name in (source, source + ".pt", source + ".dcp"):
+                path = f"{self.root}/{name}"
+                got = [fsdp_checkpoint.load(path, framework="torch")]
+                readers = [Reader(path), *([dcp.FileSystemReader(path)] if name.endswith("dcp") else [])]
+                for reader in readers:
+                    got.append(copy.deepcopy(state))
+                    for value in torch.utils._pytree.tree_leaves(got[-1]):
+                        if torch.is_tensor(value):
+                            value.zero_()
+                    got[-1]["optim"]["param_groups"][0].update(betas=0, etas=0, key=0, inf=0, none=0)
+                    got[-1]["optim"]["param_groups"][0]["nested"]["a"] = 0
+                    dcp.load(got[-1], storage_reader=reader)
+                if name.endswith(".pt"):
+                    got.append(torch.load(path, weights_only=True))
+                for loaded in got:
+                    for wanted, found in zip(optim["param_groups"], loaded["optim"]["param_groups"]):
+                        self.assertEqual(repr({key: found[key] for key in wanted}), repr(wanted), name)
+
+    def test_two_optimizers_come_from_torchs_own_files_under_their_names(self):
+        def optim(parameter, lr):
+            state = {parameter: {"step": torch.tensor(3.0), "m": torch.full((2,), lr)}}
+            return {"state": state, "param_groups": [{"params": [parameter], "lr": lr, "betas": (lr, 0.5)}]}
+
+        model = {"w": torch.ones(2), "a.b": torch.ones(2)}
+        state = {"model": model, "muon": optim("w", 0.1), "adamw": optim("a.b", 0.2)}
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(self.root + "/dcp"))
+        torch.save(state, self.root + "/file.pt")
+        dcp.save(state, storage_writer=Writer(self.root + "/writer"))
+        fsdp_checkpoint.convert(self.root + "/dcp", self.root + "/ours")
+        flat = {"adamw": {"state.a.b.m": torch.zeros(2), "param_groups.a.b.lr": 0.0}}
+        for source in ("dcp", "file.pt", "writer", "ours"):
+            wanted = {"model": model, "muon": optim("w", 0.0), "adamw": optim("a.b", 0.0)}
+            dcp.load(wanted, storage_reader=Reader(f"{self.root}/{source}"))
+            self.assertEqual(repr(wanted), repr(state), source)
+            if source != "writer":
+                dcp.load(flat, storage_reader=Reader(f"{self.root}/{source}", flatten_optimizer_state_dict=True))
+                self.assertEqual(flat["adamw"]["param_groups.a.b.lr"], 0.2)
+                self.assertTrue((flat["adamw"]["state.a.b.m"] == 0.2).all())
+
     def test_hyperparameters_keep_their_types(self):
         saved = self.trained(optimizers()["AdamW"])
         dcp.save(saved.state(), storage_writer=Writer(self.path()))

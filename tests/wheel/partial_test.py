@@ -69,6 +69,27 @@ class PartTest(Case):
             dcp.load(wanted, storage_reader=Reader(f"{self.root}/{name}"))
             self.assertEqual(repr(wanted), repr({key: state[key] for key in wanted}), name)
 
+    def test_the_state_of_chained_schedulers_comes_from_torchs_own_files(self):
+        def schedulers(optimizer):
+            scheduler = torch.optim.lr_scheduler
+            steps = scheduler.StepLR(optimizer, step_size=2)
+            return scheduler.ChainedScheduler([steps, scheduler.ExponentialLR(optimizer, gamma=0.9)])
+
+        saved = schedulers(self.optimizer)
+        for _ in range(3):
+            self.optimizer.step()
+            saved.step()
+        mixed = [torch.ones(2), 3, {"a": [{"b": 1}, []]}]
+        state = {"model": self.saved.state_dict(), "scheduler": saved.state_dict(), "mixed": mixed}
+        dcp.save(state, storage_writer=dcp.FileSystemWriter(self.root + "/dcp"))
+        torch.save(state, self.root + "/file.pt")
+        fsdp_checkpoint.convert(self.root + "/dcp", self.root + "/ours")
+        for name in ("dcp", "file.pt", "ours"):
+            again = schedulers(models.trained(None, 2)[1])
+            wanted = {"scheduler": again.state_dict(), "mixed": [torch.zeros(2), 0, {"a": [{"b": 0}, 5]}]}
+            dcp.load(wanted, storage_reader=Reader(f"{self.root}/{name}"))
+            self.assertEqual(repr(wanted), repr({key: state[key] for key in wanted}), name)
+
     def test_a_size_that_differs_is_an_error_that_names_the_tensor(self):
         with self.assertRaisesRegex((CheckpointException, ValueError), "model.a.weight"):
             dcp.load({"model": {"a.weight": torch.zeros(3, 3)}}, storage_reader=Reader(self.path()))
