@@ -18,6 +18,7 @@
 #include "fsdp/cuda/emulator/runtime.h"
 #include "fsdp/fsdp/device_grad_scaler.h"
 #include "fsdp/fsdp/model_testutil.h"
+#include "fsdp/fsdp/sequence_testutil.h"
 #include "fsdp/fsdp/sharded_grad_scaler.h"
 #include "fsdp/nn/cross_entropy_loss.h"
 #include "fsdp/tensor/host_device.h"
@@ -65,13 +66,17 @@ class FewCallsTest : public testing::Test {
   absl::StatusOr<std::vector<float>> Values(const StateDict& state) {
     std::vector<float> all;
     for (const auto& [key, value] : state.entries()) {
-      const Tensor& t = std::get<ShardedTensor>(value).shards[0].data;
-      std::vector<float> values(t.numel());
-      stream_->CopyAsync(values.data(), t.data(), t.nbytes());
-      FSDP_RETURN_IF_ERROR(stream_->Synchronize());
+      FSDP_ASSIGN_OR_RETURN(const std::vector<float> values, ValuesOf(std::get<ShardedTensor>(value).shards[0].data));
       all.insert(all.end(), values.begin(), values.end());
     }
     return all;
+  }
+
+  absl::StatusOr<std::vector<float>> ValuesOf(const Tensor& t) {
+    std::vector<float> values(t.numel());
+    stream_->CopyAsync(values.data(), t.data(), t.nbytes());
+    FSDP_RETURN_IF_ERROR(stream_->Synchronize());
+    return values;
   }
 
   std::shared_ptr<Device> device_;
@@ -96,6 +101,67 @@ TEST_F(FewCallsTest, ASaveAndALoadMoveAThousandSmallTensorsByOneCopyEach) {
   ASSERT_OK_AND_ASSIGN(const std::vector<float> loaded, Values(wanted));
   ASSERT_OK_AND_ASSIGN(const std::vector<float> saved, Values(state));
   EXPECT_TRUE(loaded == saved);
+}
+
+// A synchronous save takes its state from such a state dict.
+TEST_F(FewCallsTest, AStateDictInHostMemoryTakesFewCopiesForManySmallTensors) {
+  constexpr int kLayers = 50, kWidth = 8;
+  auto root = std::make_unique<TestSequence>();
+  for (int i = 0; i < kLayers; ++i) root->AddLinear(kWidth, kWidth);
+  ASSERT_OK_AND_ASSIGN(const auto model, FullyShardedDataParallel::Wrap(std::move(root), group_, {.init_seed = 3}));
+  AdamW optimizer(model->parameters(), AdamWOptions{.lr = 0.5});
+  ASSERT_OK_AND_ASSIGN(const Tensor x, Tensor::Empty(*device_, DType::kFloat32, {2, kWidth}));
+  const std::vector<float> ones(x.numel(), 1.0f);
+  model->stream().CopyAsync(x.data(), ones.data(), x.nbytes());
+  Tape tape = model->NewTape();
+  ASSERT_OK_AND_ASSIGN(const Tensor y, model->Forward(x, tape));
+  ASSERT_OK(model->Backward(y, tape).status());
+  ASSERT_OK(optimizer.Step(model->stream()));
+  ASSERT_OK(model->stream().Synchronize());
+
+  const auto state_of = [&](const StateDictSettings& settings) -> absl::StatusOr<StateDict> {
+    const StateDictTypeGuard guard(*model, settings);
+    FSDP_ASSIGN_OR_RETURN(StateDict state, model->GetStateDict());
+    FSDP_RETURN_IF_ERROR(model->AddOptimStateDict(optimizer, state));
+    return state;
+  };
+  ASSERT_OK_AND_ASSIGN(const StateDict live, state_of({LocalStateDictConfig{false}, LocalOptimStateDictConfig{false}}));
+  const std::pair<std::string, StateDictSettings> forms[] = {
+      {"local", {LocalStateDictConfig{true}, LocalOptimStateDictConfig{true}}},
+      {"sharded", {ShardedStateDictConfig{true}, ShardedOptimStateDictConfig{true}}},
+      {"full", {FullStateDictConfig{true, false}, FullOptimStateDictConfig{true, false}}}};
+  for (const auto& [name, settings] : forms) {
+    SCOPED_TRACE(name);
+    const int64_t copies = EmulatedCopies();
+    ASSERT_OK_AND_ASSIGN(const StateDict state, state_of(settings));
+    EXPECT_LE(EmulatedCopies() - copies, 8) << "parameters and two states of each, gathered and copied";
+    int tensors = 0;
+    for (const auto& [key, value] : live.entries()) {
+      const auto* const tensor = std::get_if<ShardedTensor>(&value);
+      if (tensor == nullptr || tensor->shape.rank() == 0) continue;
+      ASSERT_NE(state.FindTensor(key), nullptr) << key.fqn;
+      ASSERT_OK_AND_ASSIGN(const std::vector<float> wanted, ValuesOf(tensor->shards[0].data));
+      ASSERT_OK_AND_ASSIGN(const std::vector<float> values, ValuesOf(state.FindTensor(key)->shards[0].data));
+      EXPECT_EQ(values, wanted) << key.fqn;
+      ++tensors;
+    }
+    EXPECT_EQ(tensors, 3 * 2 * kLayers);
+  }
+}
+
+// Also a rank that streams the whole state to a file, unit by unit.
+TEST_F(FewCallsTest, AStreamedStateTakesFewCopiesForTheSmallTensorsOfAUnit) {
+  auto root = std::make_unique<TestSequence>();
+  for (int i = 0; i < 100; ++i) root->AddLinear(8, 8);
+  ASSERT_OK_AND_ASSIGN(const auto model, FullyShardedDataParallel::Wrap(std::move(root), group_, {.init_seed = 3}));
+  const int64_t copies = EmulatedCopies();
+  size_t tensors = 0;
+  ASSERT_OK(model->StreamFullState(absl::Span<Optimizer* const>(), [&](const StateDict& part) {
+    tensors += part.entries().size();
+    return absl::OkStatus();
+  }));
+  EXPECT_EQ(tensors, 200u);
+  EXPECT_LE(EmulatedCopies() - copies, 3);
 }
 
 TEST_F(FewCallsTest, AScalerUnscalesAllGradientsByOneLaunch) {

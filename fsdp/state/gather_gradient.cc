@@ -35,12 +35,14 @@ absl::Status GatherGradients(const UnitStore& units, int u, DType dtype, StateGa
   FSDP_ASSIGN_OR_RETURN(const Tensor part, gather.OwnPart(u, dtype));
   // A slice without a gradient still holds values of an earlier step, if it has memory.
   gather.device().ops().Zero(part, gather.stream());
+  std::vector<TensorCopy> copies;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ShardedParameter& own = *unit.sharded_parameters[i];
     const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
     if (!own.has_grad || slice.interval.empty()) continue;
-    FSDP_RETURN_IF_ERROR(gather.Copy(own.grad, part.Slice({slice.offset_in_shard, slice.end_in_shard()})));
+    copies.push_back({own.grad, part.Slice({slice.offset_in_shard, slice.end_in_shard()})});
   }
+  FSDP_RETURN_IF_ERROR(gather.CopyAll(copies));
   return gather.GatherOwnPart();
 }
 

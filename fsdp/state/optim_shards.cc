@@ -135,13 +135,15 @@ absl::Status OptimShards::Gather(int u, const std::string& state, StateGather& g
   FSDP_ASSIGN_OR_RETURN(const Tensor shard, gather.OwnPart(u, unit.dtype));
   // Padding and parameters without this state are gathered as zeros.
   gather.device().ops().Zero(shard, gather.stream());
+  std::vector<TensorCopy> copies;
   for (size_t i = 0; i < unit.parameters.size(); ++i) {
     const ShardLayout::Slice slice = unit.layout.ShardSlice(i, unit.groups.shard_rank());
     if (slice.interval.empty() || !Has(u, i, state)) continue;
     FSDP_ASSIGN_OR_RETURN(const Tensor from, Slice(index_.at(unit.parameters[i]->fqn), state));
     const Interval in_shard{slice.offset_in_shard, slice.offset_in_shard + slice.interval.size()};
-    FSDP_RETURN_IF_ERROR(gather.Copy(from, shard.Slice(in_shard)));
+    copies.push_back({from, shard.Slice(in_shard)});
   }
+  FSDP_RETURN_IF_ERROR(gather.CopyAll(copies));
   return gather.GatherOwnPart();
 }
 

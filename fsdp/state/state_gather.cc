@@ -58,6 +58,7 @@ int ShardReplica(const Unit& unit, size_t index) {
 absl::StatusOr<std::unique_ptr<StateGather>> StateGather::Create(const UnitStore& units) {
   std::unique_ptr<StateGather> gather(new StateGather(units));
   FSDP_ASSIGN_OR_RETURN(gather->stream_, units.device().CreateStream("state_dict"));
+  gather->packs_ = std::make_unique<HostPacks>(*gather->stream_);
   return gather;
 }
 
@@ -74,7 +75,13 @@ absl::Status StateGather::Reserve(Buffer& buffer, bool on_host) {
   return absl::OkStatus();
 }
 
+absl::Status StateGather::Synchronize() {
+  FSDP_RETURN_IF_ERROR(packs_->Flush());
+  return stream_->Synchronize();
+}
+
 absl::StatusOr<Tensor> StateGather::OwnPart(int u, DType dtype) {
+  FSDP_RETURN_IF_ERROR(packs_->Flush());  // copies of the buffer that is written next
   FSDP_RETURN_IF_ERROR(Reserve(buffer_, /*on_host=*/false));
   const Unit& unit = units_.unit(u);
   const int64_t padded = unit.layout.padded_numel();
@@ -94,6 +101,7 @@ absl::Status StateGather::GatherOwnPart() {
 }
 
 absl::Status StateGather::GatherParts() {
+  FSDP_RETURN_IF_ERROR(packs_->Flush());
   const Unit& unit = units_.unit(unit_);
   parts_.assign(unit.parameters.size(), Tensor());
   if (!units_.is_tensor_parallel()) return absl::OkStatus();
@@ -135,10 +143,13 @@ absl::StatusOr<Tensor> StateGather::HostView(size_t index) {
   if (!is_part && layout.in_place() && device().type() == DeviceType::kCpu) {
     return gathered_.Slice({entry.offset, entry.offset + entry.shape.numel()});
   }
-  FSDP_RETURN_IF_ERROR(Reserve(staging_, /*on_host=*/true));
   const int64_t itemsize = SizeOf(gathered_.dtype());
-  const int64_t offset = entry.offset * units_.unit(unit_).groups.tensor_parallel_size();  // room for whole tensors
   const int64_t numel = units_.unit(unit_).parameters[index]->whole_shape().numel();
+  Tensor from;
+  std::vector<IntervalCopy> copies = CopiesTo(index, {0, numel}, from);
+  if (packs_->Takes(from, numel * itemsize)) return packs_->Add(from, std::move(copies), numel);
+  FSDP_RETURN_IF_ERROR(Reserve(staging_, /*on_host=*/true));
+  const int64_t offset = entry.offset * units_.unit(unit_).groups.tensor_parallel_size();  // room for whole tensors
   const Tensor staged(staging_.Slice(offset * itemsize, numel * itemsize), gathered_.dtype(), {numel});
   CopyOut(index, {0, numel}, staged, /*to_host=*/true);
   return staged;
@@ -188,13 +199,19 @@ void StateGather::RunCopies(const Tensor& from, const Tensor& out, std::vector<I
   stream_->Run([out, from] { return absl::OkStatus(); });  // holds both until the copies have run
 }
 
+// The copies that make elements `wanted` of parameter `index`, and the tensor that they read.
+std::vector<IntervalCopy> StateGather::CopiesTo(size_t index, const Interval& wanted, Tensor& from) const {
+  const bool in_parts = parts_[index].defined();
+  from = in_parts ? parts_[index] : gathered_;
+  return in_parts ? CopiesOfParts(index, wanted) : CopiesOf(index, wanted);
+}
+
 void StateGather::CopyOut(size_t index, const Interval& wanted, const Tensor& out, bool to_host) {
-  const Unit& unit = units_.unit(unit_);
-  if (parts_[index].defined()) {
-    const bool over_memories = to_host && device().type() != DeviceType::kCpu;
-    return RunCopies(parts_[index], out, CopiesOfParts(index, wanted), over_memories);
-  }
-  RunCopies(gathered_, out, CopiesOf(index, wanted), to_host || ReadsHost(unit));
+  Tensor from;
+  std::vector<IntervalCopy> copies = CopiesTo(index, wanted, from);
+  const bool over_memories = parts_[index].defined() ? to_host && device().type() != DeviceType::kCpu
+                                                     : to_host || ReadsHost(units_.unit(unit_));
+  RunCopies(from, out, std::move(copies), over_memories);
 }
 
 void StateGather::CopyOutOwn(size_t index, const Tensor& out, bool to_host) {
@@ -219,6 +236,13 @@ absl::StatusOr<ShardedTensor> StateGather::Extract(size_t index, const StateForm
   if (wanted.empty() || !form.ReceivedBy(ranks_.rank())) return result;
   const int64_t nbytes = wanted.size() * SizeOf(result.dtype);
   const bool to_host = form.offload_to_cpu || result.shape.rank() == 0;  // scalars are read by the host
+  Tensor from;
+  std::vector<IntervalCopy> copies = CopiesTo(index, wanted, from);
+  if (to_host && packs_->Takes(from, nbytes)) {
+    FSDP_ASSIGN_OR_RETURN(Tensor packed, packs_->Add(from, std::move(copies), wanted.size()));
+    result.shards.push_back({wanted, std::move(packed)});
+    return result;
+  }
   FSDP_ASSIGN_OR_RETURN(Buffer buffer, to_host ? device().AllocatePinned(nbytes) : device().Allocate(nbytes));
   const Tensor copy(std::move(buffer), result.dtype, {wanted.size()});
   CopyOut(index, wanted, copy, to_host);
@@ -240,7 +264,26 @@ absl::Status StateGather::Copy(const Tensor& source, const Tensor& destination) 
   return absl::OkStatus();
 }
 
+absl::Status StateGather::CopyAll(const std::vector<TensorCopy>& copies) {
+  std::vector<TensorCopy> on_device;
+  for (const TensorCopy& copy : copies) {
+    const bool stays = copy.source.device() == device().id() && copy.destination.device() == device().id();
+    if (stays && copy.source.dtype() == copy.destination.dtype()) {
+      on_device.push_back(copy);
+    } else {
+      FSDP_RETURN_IF_ERROR(Copy(copy.source, copy.destination));
+    }
+  }
+  if (!on_device.empty()) device().ops().CopyTensors(std::move(on_device), *stream_);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Tensor> StateGather::CopyOf(const Tensor& source, bool to_host) {
+  if (to_host && packs_->Takes(source, source.nbytes())) {
+    FSDP_ASSIGN_OR_RETURN(const Tensor packed,
+                          packs_->Add(source, {IntervalCopy{0, 0, source.numel()}}, source.numel()));
+    return packed.View(source.shape());
+  }
   FSDP_ASSIGN_OR_RETURN(Buffer buffer,
                         to_host ? device().AllocatePinned(source.nbytes()) : device().Allocate(source.nbytes()));
   Tensor copy(std::move(buffer), source.dtype(), source.shape());

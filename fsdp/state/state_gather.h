@@ -2,7 +2,8 @@
 //
 // StateGather: makes whole parameters or dim-0 chunks of a unit's shards; state_scatter.h is the reverse. Parameters
 // and optimizer states are sharded alike, so the same code gathers both. Works unit by unit in one buffer, so that
-// memory beyond the result is one unsharded unit. Only Synchronize blocks.
+// memory beyond the result is one unsharded unit. Only Synchronize blocks. Small tensors go from a GPU to the host
+// together (host_packs.h).
 //
 // Parameters that are parts of larger tensors are gathered whole, over the ranks of tensor parallelism too, so their
 // chunks and wholes are intervals like any tensor's, however their columns were cut: a state never lists the runs of a
@@ -15,9 +16,11 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/collectives/group/process_group.h"
+#include "fsdp/fsdp/state/host_packs.h"
 #include "fsdp/fsdp/state/state_form.h"
 #include "fsdp/fsdp/units/shard_groups.h"
 #include "fsdp/fsdp/units/unit.h"
+#include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/sharded_tensor.h"
 
 namespace fsdp {
@@ -75,11 +78,14 @@ class StateGather {
   // destination = source, converted, in stream order; either may be on the device or in host memory.
   absl::Status Copy(const Tensor& source, const Tensor& destination);
 
-  // A copy of `source`, in host memory or on the device.
+  // The same for many, of which no two overlap: few launches for those within the device's memory.
+  absl::Status CopyAll(const std::vector<TensorCopy>& copies);
+
+  // A copy of `source`, in host memory or on the device. `source` must stay as it is until Synchronize.
   absl::StatusOr<Tensor> CopyOf(const Tensor& source, bool to_host);
 
   // Waits for everything issued.
-  absl::Status Synchronize() { return stream_->Synchronize(); }
+  absl::Status Synchronize();
 
   const AllRanks& ranks() const { return ranks_; }
   Device& device() const { return units_.device(); }
@@ -92,6 +98,7 @@ class StateGather {
   absl::Status GatherParts();
   std::vector<IntervalCopy> CopiesOf(size_t index, const Interval& wanted) const;
   std::vector<IntervalCopy> CopiesOfParts(size_t index, const Interval& wanted) const;
+  std::vector<IntervalCopy> CopiesTo(size_t index, const Interval& wanted, Tensor& from) const;
   void RunCopies(const Tensor& from, const Tensor& out, std::vector<IntervalCopy> copies, bool over_memories);
 
   const UnitStore& units_;
@@ -104,6 +111,7 @@ class StateGather {
   // parts_buffer_; undefined for others.
   std::vector<Tensor> parts_;
   int unit_ = -1;
+  std::unique_ptr<HostPacks> packs_;
   std::unique_ptr<Stream> stream_;  // last, so that it ends before the memory it uses goes
 };
 
