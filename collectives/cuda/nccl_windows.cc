@@ -19,15 +19,9 @@ constexpr int kFirstWithWindows = 22700;
 constexpr int kFirstWithCopyEngines = 22800;
 constexpr int kFirstDriverWithCopyEngines = 12050;  // CUDA 12.5
 
-int LoadedVersion() {
-  int version = 0;
-  return ncclGetVersion(&version) == ncclSuccess ? version : 0;
-}
-
-absl::Status TooOld(const char* what, int needed) {
-  return absl::FailedPreconditionError(absl::StrCat(what, ": NCCL ", NcclVersionText(LoadedVersion()),
-                                                    " is loaded: expected ", NcclVersionText(needed),
-                                                    " or later (libnccl.so.2)"));
+absl::Status TooOld(const char* what, int loaded, int needed) {
+  return absl::FailedPreconditionError(absl::StrCat(what, ": NCCL ", NcclVersionText(loaded), " is loaded: expected ",
+                                                    NcclVersionText(needed), " or later (libnccl.so.2)"));
 }
 
 // Sets the field if the build's ncclConfig_t has it; false if not.
@@ -48,28 +42,34 @@ std::string NcclVersionText(int version) {
   return absl::StrCat(version / major, ".", version % major / 100, ".", version % 100);
 }
 
-absl::Status CheckNcclHasWindows() {
+NcclVersions NcclVersions::Find() {
+  NcclVersions found;
+  if (ncclGetVersion(&found.loaded) != ncclSuccess) found.loaded = 0;
   const NcclWindowFunctions functions = FindNcclWindowFunctions();
-  const bool has_both = functions.register_window != nullptr && functions.deregister_window != nullptr;
-  return has_both && LoadedVersion() >= kFirstWithWindows ? absl::OkStatus()
-                                                          : TooOld("symmetric windows", kFirstWithWindows);
+  found.has_functions = functions.register_window != nullptr && functions.deregister_window != nullptr;
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  found.has_policy = SetCtaPolicy(config, kZeroCtas);
+  if (cudaDriverGetVersion(&found.driver) != cudaSuccess) found.driver = 0;
+  return found;
 }
 
-absl::Status CheckNcclHasCopyEngines() {
-  FSDP_RETURN_IF_ERROR(CheckNcclHasWindows());
-  if (LoadedVersion() < kFirstWithCopyEngines) return TooOld("all-gathers by copy engines", kFirstWithCopyEngines);
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  if (!SetCtaPolicy(config, kZeroCtas)) {
+absl::Status CheckNcclHasWindows(const NcclVersions& versions) {
+  if (versions.has_functions && versions.loaded >= kFirstWithWindows) return absl::OkStatus();
+  return TooOld("symmetric windows", versions.loaded, kFirstWithWindows);
+}
+
+absl::Status CheckNcclHasCopyEngines(const NcclVersions& versions) {
+  constexpr char kWhat[] = "all-gathers by copy engines";
+  FSDP_RETURN_IF_ERROR(CheckNcclHasWindows(versions));
+  if (versions.loaded < kFirstWithCopyEngines) return TooOld(kWhat, versions.loaded, kFirstWithCopyEngines);
+  if (!versions.has_policy) {
     return absl::FailedPreconditionError(
-        absl::StrCat("all-gathers by copy engines: this program was built with the nccl.h of an NCCL that has no "
-                     "CTAPolicy: expected ",
+        absl::StrCat(kWhat, ": this program was built with the nccl.h of an NCCL that has no CTAPolicy: expected ",
                      NcclVersionText(kFirstWithWindows), " or later"));
   }
-  int driver = 0;
-  if (cudaDriverGetVersion(&driver) != cudaSuccess || driver < kFirstDriverWithCopyEngines) {
-    return absl::FailedPreconditionError(absl::StrCat("all-gathers by copy engines: the driver has CUDA ",
-                                                      driver / 1000, ".", driver % 1000 / 10,
-                                                      ": expected CUDA 12.5 or later"));
+  if (versions.driver < kFirstDriverWithCopyEngines) {
+    return absl::FailedPreconditionError(absl::StrCat(kWhat, ": the driver has CUDA ", versions.driver / 1000, ".",
+                                                      versions.driver % 1000 / 10, ": expected CUDA 12.5 or later"));
   }
   return absl::OkStatus();
 }

@@ -17,11 +17,21 @@ namespace fsdp {
 // "2.28.9" for 22809, as ncclGetVersion gives it.
 std::string NcclVersionText(int version);
 
-// OK if the loaded NCCL has windows. kFailedPrecondition: its version, and the version that is needed.
-absl::Status CheckNcclHasWindows();
+// What a program was built with and runs on, as far as windows and copy engines need it.
+struct NcclVersions {
+  int loaded = 0;             // of the library; 0: it does not say
+  bool has_functions = true;  // RegisterNcclWindow and DeregisterNcclWindow are in it
+  bool has_policy = true;     // the nccl.h of the build has CTAPolicy
+  int driver = 0;             // the CUDA of the driver, 12050 for 12.5; 0: it does not say
 
-// OK if the loaded NCCL, the build and the driver have all-gathers by copy engines. kFailedPrecondition as above.
-absl::Status CheckNcclHasCopyEngines();
+  static NcclVersions Find();
+};
+
+// OK if there are windows. kFailedPrecondition: the version, and the version that is needed.
+absl::Status CheckNcclHasWindows(const NcclVersions& versions = NcclVersions::Find());
+
+// OK if there are all-gathers by copy engines. kFailedPrecondition as above.
+absl::Status CheckNcclHasCopyEngines(const NcclVersions& versions = NcclVersions::Find());
 
 // Registers memory as a window that is symmetric: the offsets that collectives use are equal on all ranks. Not
 // blocking: `window` is set once `comm` is no longer in progress. If the GPUs do not reach each other's memory, it

@@ -225,6 +225,26 @@ TEST(GroupsWithoutWindowsTest, AreNamed) {
                        AllOf(HasSubstr("option: backend local on GPUs has no symmetric windows"))));
 }
 
+TEST(NcclVersionsTest, ABuildWithAnOldHeaderAndAnOldDriverAreRefusedByName) {
+  const NcclVersions found = NcclVersions::Find();
+  EXPECT_OK(CheckNcclHasCopyEngines(found));
+  NcclVersions old_header = found, old_driver = found, no_functions = found;
+  old_header.has_policy = false;
+  EXPECT_OK(CheckNcclHasWindows(old_header));
+  EXPECT_THAT(CheckNcclHasCopyEngines(old_header),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "all-gathers by copy engines: this program was built with the nccl.h of an NCCL that has no "
+                       "CTAPolicy: expected 2.27.0 or later"));
+  old_driver.driver = 12040;
+  EXPECT_OK(CheckNcclHasWindows(old_driver));
+  EXPECT_THAT(CheckNcclHasCopyEngines(old_driver),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "all-gathers by copy engines: the driver has CUDA 12.4: expected CUDA 12.5 or later"));
+  no_functions.has_functions = false;  // a library that calls itself new
+  EXPECT_THAT(CheckNcclHasCopyEngines(no_functions),
+              StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("symmetric windows: NCCL 2.")));
+}
+
 TEST(NcclVersionTextTest, HasTheDigitsOfOldAndNewVersions) {
   EXPECT_EQ(NcclVersionText(22809), "2.28.9");
   EXPECT_EQ(NcclVersionText(23007), "2.30.7");
