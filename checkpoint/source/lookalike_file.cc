@@ -81,6 +81,12 @@ bool IsTar(const FileHead& head) {
   return head.bytes.size() >= 262 && head.bytes.substr(257, 5) == "ustar" && !MayBeSafetensors(head);
 }
 
+// torch.save of 0.1 made an archive of these four.
+bool IsOfTorch(const FileHead& head) {
+  const std::string_view name = head.bytes.substr(0, head.bytes.find('\0'));
+  return IsTar(head) && (name == "sys_info" || name == "pickle" || name == "storages" || name == "tensors");
+}
+
 std::string PointerText(const FileHead& head) {
   constexpr std::string_view kSize = "\nsize ";
   std::string size;
@@ -130,7 +136,11 @@ const std::vector<LookalikeFile>& LookalikeFiles() {
        [](const FileHead& head) {
          const Packer& packer = *PackerOf(head);
          return absl::StrCat("is packed by ", std::string(packer.name), ": unpack it first, `",
-                             std::string(packer.command), " FILE`");
+                             std::string(packer.command), " FILE`, or `tar xf FILE` if it holds several files");
+       }},
+      {"tar of torch", kInvalid, IsOfTorch,
+       [](const FileHead&) {
+         return std::string("was written by torch 0.1: load it with torch.load and save it again");
        }},
       {"tar", kInvalid, IsTar,
        [](const FileHead&) {

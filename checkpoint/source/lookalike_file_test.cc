@@ -33,6 +33,7 @@ std::vector<Example> Examples() {
   std::string tar(512, '\0');
   tar.replace(0, 9, "model.pth");
   tar.replace(257, 5, "ustar");
+  const std::string of_torch = std::string("sys_info") + std::string(249, '\0') + tar.substr(257);
   return {
       {"empty", "", "has 0 bytes"},
       {"Git LFS pointer", pointer,
@@ -51,6 +52,7 @@ std::vector<Example> Examples() {
       {"packed", "\x28\xB5\x2F\xFD\x24\x01\x02\x03\x04", "unzstd"},
       {"packed", "7z\xBC\xAF\x27\x1C", "7z x"},
       {"packed", "Rar!\x1A\x07", "unrar"},
+      {"tar of torch", of_torch, "was written by torch 0.1: load it with torch.load"},
       {"tar", tar, "`tar xf FILE`"},
       {"text", "Entry not found", "is a text that begins with \"Entry not found\", not weights"},
       {"text", "Invalid username or password.\n", "download the file again"},

@@ -6,6 +6,7 @@
 // missing or has the wrong values. All files stay open, which is fine for a model's few dozen.
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_source.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <iterator>
 #include <optional>
@@ -195,6 +196,15 @@ absl::StatusOr<std::string> IndexIn(const std::string& directory) {
   return found;
 }
 
+absl::Status MissingPart(const HuggingFaceIndex& index, const std::string& index_path, const std::string& path,
+                         const std::string& file) {
+  const auto tensors = std::count_if(index.weight_map.begin(), index.weight_map.end(),
+                                     [&](const auto& place) { return place.second == file; });
+  return absl::NotFoundError(absl::StrCat(path, " is missing, in which ", index_path, " places ", tensors,
+                                          tensors == 1 ? " tensor" : " tensors",
+                                          ": its download or copy did not finish, or it has another name; get it"));
+}
+
 // Opens each file that the index names once, in the order of their names.
 absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& directory) {
   FSDP_ASSIGN_OR_RETURN(const std::string name, IndexIn(directory));
@@ -208,7 +218,10 @@ absl::StatusOr<SafetensorsFiles> OpenIndexed(const std::filesystem::path& direct
   for (const auto& [tensor, file] : index->weight_map) names.insert(file);
   SafetensorsFiles files;
   for (const std::string& file : names) {
-    FSDP_ASSIGN_OR_RETURN(files.emplace_back(), SafetensorsFile::Open(directory / file));
+    absl::StatusOr<std::unique_ptr<SafetensorsFile>> opened = SafetensorsFile::Open(directory / file);
+    if (absl::IsNotFound(opened.status())) return MissingPart(*index, index_path, directory / file, file);
+    FSDP_RETURN_IF_ERROR(opened.status());
+    files.push_back(*std::move(opened));
   }
   // Read uses files_.front() in its errors, so a source has at least one file.
   if (files.empty()) return absl::DataLossError(absl::StrCat("weight_map names no tensor in ", index_path));

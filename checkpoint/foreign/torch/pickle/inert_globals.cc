@@ -61,6 +61,7 @@ constexpr std::array kAdvice = {
     Advice{"torch.distributed.tensor", kOneRanksShard},
     Advice{"torch._utils._rebuild_qtensor", "a quantized tensor: save its int_repr() and what it is scaled by"},
     Advice{"torch._utils._rebuild_sparse_tensor", "a sparse tensor: save its to_dense()"},
+    Advice{"torch._utils._rebuild_meta_tensor", "a tensor on the device meta, which has no elements: load it first"},
     Advice{"torch._utils._rebuild_nested_tensor", "a nested tensor: save its unbind(), a list"},
     Advice{"torch.storage._load_from_bytes", "a tensor in a file of pickle: save it with torch.save"},
     Advice{"torch.torch_version.", "the version of torch: save str(version)"},

@@ -56,7 +56,9 @@ class LegacyReader {
     at_ = 0;
     FSDP_ASSIGN_OR_RETURN(const auto magic, Next());
     if (!magic->root().is(Kind::kBigInt) || magic->root().text() != kMagic) {
-      return absl::InvalidArgumentError("it begins with a pickle, but not with torch.save's");
+      return absl::InvalidArgumentError(
+          "it begins with a pickle, but not with torch.save's: load it with pickle, and save a dict of tensors "
+          "(torch.from_numpy() of arrays) with torch.save");
     }
     FSDP_ASSIGN_OR_RETURN(const auto protocol, Next());
     if (!protocol->root().is(Kind::kInt) || protocol->root().integer() != kProtocol) {

@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -25,6 +26,8 @@
 #include "fsdp/checkpoint/foreign/torch/pt/torch_file.h"
 #include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
+#include "fsdp/checkpoint/source/weight_files.h"
+#include "fsdp/checkpoint/storage/path.h"
 
 namespace fsdp {
 namespace {
@@ -66,15 +69,32 @@ class ArchiveReader {
             "it is a TorchScript archive, which holds a program; save the state_dict instead");
       }
     }
-    if (!folder_.empty()) return absl::OkStatus();
-    return absl::InvalidArgumentError("it is a zip archive without a data.pkl, so torch.save did not write it");
+    return folder_.empty() ? NotOfTorch() : absl::OkStatus();
+  }
+
+  // Other programs pack what they save: stable-baselines3 a policy, torch.export a program, people a directory.
+  absl::Status NotOfTorch() const {
+    std::vector<std::string> weights;
+    for (size_t i = 0; i < entries_.size(); ++i) {
+      const std::string name(entries_.name(i));
+      if (IsWeightFileName(SplitPath(name).name)) weights.push_back(name);
+      if (absl::EndsWith(name, "archive_format")) {
+        return absl::InvalidArgumentError(
+            "it is an archive of torch.export, which holds a program; save the state_dict instead");
+      }
+    }
+    const std::string advice =
+        weights.empty() ? "" : absl::StrCat("; it holds ", SomeOf(weights), ": unpack it, `unzip FILE`, and give one");
+    return absl::InvalidArgumentError(
+        absl::StrCat("it is a zip archive without a data.pkl, so torch.save did not write it", advice));
   }
 
   absl::Status CheckByteOrder() const {
     if (!entries_.Find(absl::StrCat(folder_, "/byteorder"))) return absl::OkStatus();  // before 2.1
     FSDP_ASSIGN_OR_RETURN(const std::string order, ReadEntry("byteorder", kMaxSmallEntryBytes));
     if (order == "little") return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("its byte order is ", Quote(order), ", expected \"little\""));
+    return absl::InvalidArgumentError(absl::StrCat("its byte order is ", Quote(order),
+                                                   ", expected \"little\"; load it with torch.load and save it again"));
   }
 
   absl::StatusOr<ZipEntry> FindEntry(const std::string& name) const {

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "fsdp/base/file_testutil.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
@@ -20,6 +22,7 @@
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/tensor_views.h"
+#include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
 
@@ -85,6 +88,16 @@ TEST(TorchSourceTest, LocalStateDictsAreReadWithALayout) {
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData(name), {.flat_layout = layout}));
     EXPECT_OK(CheckGolden(*source, name));
   }
+}
+
+// Such as stable-baselines3's, or a directory that a person has packed.
+TEST(TorchSourceTest, TheWeightsInAnArchiveOfAnotherProgramAreNamed) {
+  const std::string path = NewTestDirectory() + "/policy.zip";
+  WriteAll(path, absl::StrReplaceAll(ReadFile(TorchTestData("full.pt")), {{"data.pkl", "ppol.pth"}}));
+  EXPECT_THAT(OpenTensorSource(path),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("a zip archive without a data.pkl, so torch.save did not write it; it holds "),
+                             HasSubstr("/ppol.pth: unpack it, `unzip FILE`, and give one"))));
 }
 
 TEST(TorchSourceTest, TensorsOfParamGroupsAreNumbersWithANote) {
