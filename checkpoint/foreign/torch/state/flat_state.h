@@ -29,7 +29,7 @@ struct FlatStateOptions {
 // order of the groups; `sizes` has the number of elements of the state of each key that has state. A key may also be
 // one parameter whose state is flat (use_orig_params): then its unit has only that part. `model` are the model's
 // parameters in order, empty if the model is not in the same file; options.layout takes precedence. kInvalidArgument
-// states which fact is missing or contradicts another.
+// states which fact is missing or contradicts another; kFailedPrecondition if the sizes are of no units of the model.
 absl::StatusOr<std::map<std::string, FlatUnit>> UnitsOfKeys(const std::vector<std::string>& keys,
                                                             const std::map<std::string, int64_t>& sizes,
                                                             const std::vector<FlatLayout::Parameter>& model,

@@ -20,6 +20,11 @@ namespace {
 // The member of a group that has the branch of its optimizer, if there are several.
 constexpr char kOptimizerOfGroup[] = "optimizer";
 
+// One that an earlier conversion gave it stays.
+void SetBranch(PythonJson& group, const std::string& branch) {
+  if (!group.contains(kOptimizerOfGroup)) group[kOptimizerOfGroup] = branch;
+}
+
 // A file may have several optimizers (a GAN's two, Muon and AdamW). Two questions decide how they are read: do their
 // ids continue one numbering of the model's parameters (then they are read as one), and whose parameters are they (then
 // each is read with its model). An optimizer for which neither has an answer becomes extra values, with the reason in a
@@ -73,7 +78,7 @@ class SetReader {
           end = std::max(end, id + 1);
           param = first + id;
         }
-        group[kOptimizerOfGroup] = optimizer.branch;
+        SetBranch(group, optimizer.branch);
         groups.push_back(std::move(group));
       }
       TorchNode storage;
@@ -145,7 +150,7 @@ class SetReader {
     } else if (!groups->empty()) {
       PythonJson own = ParsePythonJson(*groups);
       for (PythonJson& group : own) {
-        group[kOptimizerOfGroup] = optimizer.branch;
+        SetBranch(group, optimizer.branch);
         groups_.push_back(std::move(group));
       }
     }

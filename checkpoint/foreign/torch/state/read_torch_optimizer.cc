@@ -161,8 +161,13 @@ class OptimizerReader {
     if (!units.ok()) {
       const std::string before = names.ok() ? "" : absl::StrCat(std::string(names.status().message()), "; and ");
       const absl::Status both = Annotate(units.status(), absl::StrCat(before, "as FSDP1's flat form"));
-      const bool may_be_flat = goes_by_flat_names || options_.flat.layout != nullptr || !parameters.empty();
-      return may_be_flat ? both : Unidentified(both);
+      // Of one rank, or all: a rank's shards by themselves have the sizes of no units, and must not look whole.
+      const bool fits_no_units = absl::IsFailedPrecondition(units.status()) && options_.flat.world_size == 1;
+      const bool may_be_flat = !parameters.empty() && !fits_no_units;
+      if (goes_by_flat_names || options_.flat.layout != nullptr || may_be_flat) {
+        return absl::InvalidArgumentError(both.message());
+      }
+      return Unidentified(both);
     }
     units_ = *std::move(units);
     return absl::OkStatus();

@@ -179,6 +179,28 @@ TEST(TorchStateTest, OptimizersThatMayBelongToTwoModelsAreCarried) {
                                  "TensorSourceOptions::map=opt1=optim.PREFIX says whose they are")));
 }
 
+// Regression: the file was refused, as if this were a flat parameter of FSDP1 whose layout is missing.
+TEST(TorchStateTest, AnOptimizerOfATensorThatIsNotInTheModelIsCarried) {
+  const std::string alpha =
+      R"("alpha_optim": {"state": {"0": {"exp_avg": "float32[1]"}}, "param_groups": [{"params": [0]}]})";
+  const std::string other = OneGroup(R"({"exp_avg": "float32[4,3]"})", R"({"exp_avg": "float32[4]"})");
+  for (const std::string& members : {alpha, absl::StrCat(other, ", ", alpha)}) {
+    ASSERT_OK_AND_ASSIGN(const TorchState state, StateOf(members));
+    EXPECT_THAT(OptimizerOf(state), Contains("extra/alpha_optim.state.0.exp_avg float32[1]"));
+    EXPECT_THAT(state.layout.notes, ElementsAre(AllOf(HasSubstr("\"alpha_optim\" became extra values: "),
+                                                      HasSubstr("there are 1 of them, but 2 parameters"))));
+    EXPECT_EQ(state.contents.contains(StateKey::OptimState("w", "exp_avg")), members != alpha);
+  }
+}
+
+TEST(TorchStateTest, AGroupKeepsTheOptimizerThatAnEarlierConversionNoted) {
+  ASSERT_OK_AND_ASSIGN(const TorchState state,
+                       StateOf(R"("optim": {"state": {}, "param_groups": [{"params": ["w"], "optimizer": "muon"}]},
+                 "adam": {"state": {}, "param_groups": [{"params": ["b"]}]})"));
+  EXPECT_EQ(*state.contents.FindText(StateKey::ParamGroups()),
+            R"([{"params":["w"],"optimizer":"muon"},{"params":["b"],"optimizer":"adam"}])");
+}
+
 TEST(TorchStateTest, OptimizersThatWouldShareAParameterAreCarried) {
   ASSERT_OK_AND_ASSIGN(const TorchState state,
                        StateOf(R"("a": {"state": {"0": {"exp_avg": "float32[4,3]"}}, "param_groups": [{"params": [0]}]},

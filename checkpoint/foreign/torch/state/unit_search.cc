@@ -256,7 +256,9 @@ absl::StatusOr<std::vector<std::string>> FindUnits(const std::vector<FlatLayout:
   const auto found = choices.find({.next_size = sizes.size(), .open_numel = 0});
   const std::string wanted = absl::StrCat("flat parameters of ", ListedSizes(sizes), " elements");
   if (search.is_exhausted()) return Unusable(absl::StrCat("there are too many ways to choose units for ", wanted));
-  if (found == choices.end()) return Unusable(absl::StrCat("no choice of units makes ", wanted));
+  if (found == choices.end()) {
+    return absl::FailedPreconditionError(absl::StrCat("flat layout: no choice of units makes ", wanted));
+  }
   const UnitChoice& choice = found->second;
   if (choice.rival_units.empty()) return choice.units;
   return Unusable(absl::StrCat("more than one choice of units makes ", wanted, ": ", ListedUnits(choice.units), " and ",

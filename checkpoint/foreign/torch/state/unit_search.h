@@ -26,8 +26,9 @@ namespace fsdp {
 
 // The names of the units, in the order of their flat parameters. `parameters` are in the model's order; `sizes` are the
 // elements of each flat parameter in the order of the modules, including padding for `world_size` ranks. Choices that
-// place every parameter alike count as one. kInvalidArgument when no choice of units gives these sizes; when more than
-// one does, naming two; and when the search gives up: it is bounded by 2,000 states for each module.
+// place every parameter alike count as one. kFailedPrecondition when no choice of units gives these sizes.
+// kInvalidArgument when more than one does, naming two, and when the search gives up: it is bounded by 2,000 states for
+// each module.
 absl::StatusOr<std::vector<std::string>> FindUnits(const std::vector<FlatLayout::Parameter>& parameters,
                                                    const std::vector<int64_t>& sizes, int world_size);
 

@@ -50,7 +50,7 @@ TEST(UnitSearchTest, UnitsThatNoPolicyWouldChooseAreFoundToo) {
 
 TEST(UnitSearchTest, SizesThatNoChoiceMakesAreAnError) {
   EXPECT_THAT(FindUnits(Blocks(), {100, 248}, 1),
-              StatusIs(StatusCode::kInvalidArgument,
+              StatusIs(StatusCode::kFailedPrecondition,
                        HasSubstr("no choice of units makes flat parameters of 100, 248 elements")));
 }
 
@@ -82,9 +82,9 @@ TEST(UnitSearchTest, AStackOfAHundredBlocksIsQuick) {
   ASSERT_OK_AND_ASSIGN(const std::vector<std::string> units, FindUnits(Blocks(100), sizes, 1));
   EXPECT_EQ(units[100], "h.99");
   sizes[100] = 128;
-  EXPECT_THAT(
-      FindUnits(Blocks(100), sizes, 1),
-      StatusIs(StatusCode::kInvalidArgument, HasSubstr("90, 129, 129, 129, 129, 129, 129, 129 and 93 more elements")));
+  EXPECT_THAT(FindUnits(Blocks(100), sizes, 1),
+              StatusIs(StatusCode::kFailedPrecondition,
+                       HasSubstr("90, 129, 129, 129, 129, 129, 129, 129 and 93 more elements")));
 }
 
 }  // namespace
