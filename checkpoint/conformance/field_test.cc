@@ -16,7 +16,9 @@
 #include "fsdp/checkpoint/conformance/formats_under_test.h"
 #include "fsdp/checkpoint/convert/convert.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
+#include "fsdp/checkpoint/source/load.h"
 #include "fsdp/checkpoint/source/model_value.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/tensor/convert_elements.h"
 #include "gmock/gmock-matchers.h"
@@ -124,6 +126,55 @@ TEST_P(FieldTest, OptimizerStateOfOtherShapesAndInDictsAndListsKeepsItsNames) {
     EXPECT_EQ(held->shape, tensor.shape) << tensor.key.ToString();
   }
   EXPECT_OK(ReadAll(tensors));
+}
+
+// SparseAdam and optimizers of old have the step as a number of Python, others as a tensor; both load as a tensor.
+TEST_P(FieldTest, ANumberInOptimizerStateKeepsItsTypeAndLoadsAsATensor) {
+  if (model_only()) GTEST_SKIP() << "it holds the model only";
+  for (const char* step : {"7", "7.0"}) {
+    StateDict state = StateOf({kWeight, {StateKey::OptimState("fc.weight", "exp_avg"), DType::kFloat32, {4, 3}}});
+    state.Set(ExtraOfState("fc.weight", "step"), std::string(step));
+    if (!GetParam().state_is_like_parameters) {
+      state.Set(ExtraOfState("fc.weight", "mu"), std::string("0.1"));
+      state.Set(ExtraOfState("fc.weight", "warm"), std::string("true"));
+    }
+    state.Set(StateKey::ParamGroups(), std::string(R"([{"lr":0.5,"params":["fc.weight"]}])"));
+    MustWriteState(state);
+    ASSERT_OK_AND_ASSIGN(const auto source, Open());
+    if (!GetParam().state_is_like_parameters) {
+      for (const auto& [key, value] : state.entries()) {
+        const std::string* const text = std::get_if<std::string>(&value);
+        if (text == nullptr || key.section != StateKey::Section::kExtra) continue;
+        const std::string* const held = source->contents().FindText(key);
+        ASSERT_NE(held, nullptr) << key.ToString();
+        EXPECT_EQ(*held, *text) << key.ToString();
+      }
+    }
+    float loaded = 0;
+    StateDict wanted;
+    const Tensor memory(Buffer::Unowned(&loaded, sizeof(loaded)), DType::kFloat32, {});
+    wanted.Set(StateKey::OptimState("fc.weight", "step"), ShardedTensor{DType::kFloat32, {}, {{{0, 1}, memory}}});
+    ASSERT_OK(LoadFrom(*source, path(), wanted, {}));
+    EXPECT_EQ(loaded, 7);
+    fs::remove_all(destination());
+  }
+}
+
+TEST_P(FieldTest, AListOfTensorsAndNumbersInOptimizerStateKeepsItsOrder) {
+  if (model_only()) GTEST_SKIP() << "it holds the model only";
+  if (GetParam().state_is_like_parameters) GTEST_SKIP() << "its state is tensors";
+  const TestTensor first = {StateKey::OptimState("fc.weight", "Q.[1]"), DType::kFloat32, {4, 4}};
+  const TestTensor last = {StateKey::OptimState("fc.weight", "Q.[11]"), DType::kFloat32, {3, 3}};
+  StateDict state = StateOf({kWeight, last, first});
+  for (int i = 0; i < 11; ++i) {
+    if (i != 1) state.Set(ExtraOfState("fc.weight", absl::StrCat("Q.[", i, "]")), absl::StrCat(i));
+  }
+  state.Set(StateKey::ParamGroups(), std::string(R"([{"lr":0.5,"params":["fc.weight"]}])"));
+  MustWriteState(state);
+  ASSERT_OK_AND_ASSIGN(const auto source, Open());
+  EXPECT_EQ(source->contents().entries().size(), state.entries().size());
+  EXPECT_EQ(*source->contents().FindText(ExtraOfState("fc.weight", "Q.[10]")), "10");
+  EXPECT_OK(ReadAll({first, last}));
 }
 
 // Python's types, as python_json.h writes them.

@@ -31,6 +31,7 @@
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/formats/output_path.h"
 #include "fsdp/checkpoint/source/expansion.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/source/source_notes.h"
 #include "fsdp/checkpoint/source/step_counter.h"
@@ -319,6 +320,7 @@ absl::StatusOr<ConvertReport> ConvertCheckpoint(const std::string& source_path, 
   FSDP_RETURN_IF_ERROR(CheckExpansion(*source, source_path, plan, destination, options));
   std::map<std::string, std::string> metadata = source->metadata();
   FSDP_RETURN_IF_ERROR(CarryBlockTypes(plan, metadata));
+  if (source->is_ours()) plan.contents = WithValuesInPlace(std::move(plan.contents));
   FormatContents contents = {.state = std::move(plan.contents),
                              .step = options.step.value_or(source->step()),
                              .world_size = source->world_size(),

@@ -4,8 +4,9 @@
 // param_groups, aliases, and the layouts of flat units. A filter or a rename must treat all five alike, or the target
 // would hold optimizer state for parameters that it lacks; NewName is the one function that decides. Which name of a
 // tied parameter is the tensor's and which are aliases is an accident of the file, so the parameter stays as long as
-// one of its names passes. Keys of the section extra are not parameters, so filters ignore them. Two names that become
-// one can only be a mistake: it is an error, and never a silent choice.
+// one of its names passes. Keys of the section extra are not parameters, so filters ignore them, unless they are values
+// of the model or of a parameter's optimizer state. Two names that become one can only be a mistake: it is an error,
+// and never a silent choice.
 #include "fsdp/checkpoint/convert/convert_plan.h"
 
 #include <algorithm>
@@ -16,10 +17,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/rename_param_groups.h"
 #include "fsdp/checkpoint/source/model_value.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 
 namespace fsdp {
 namespace {
@@ -57,12 +60,12 @@ class Planner {
   absl::Status AddEntry(const StateKey& key, const StateValue& value) {
     if (key.section == Section::kParamGroups) return AddParamGroups(value);
     StateKey renamed = key;
-    const std::optional<std::string> in_model = NameOfModelValue(key);
     // Filters are about what is in the model.
-    if (!filter_.empty() && (key.section != Section::kExtra || in_model)) {
-      FSDP_ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(in_model ? *in_model : key.fqn));
+    const std::optional<std::string> name = filter_.empty() ? std::nullopt : NameInModel(key);
+    if (name) {
+      FSDP_ASSIGN_OR_RETURN(std::optional<std::string> fqn, NewName(*name));
       if (!fqn) return absl::OkStatus();
-      renamed.fqn = in_model ? ModelValue(*fqn).fqn : *std::move(fqn);
+      renamed = WithNameInModel(key, *fqn);
     }
     // The names of the source differ, so that only a rename can make two equal.
     if (!filter_.empty() && plan_.contents.contains(renamed)) {
@@ -71,8 +74,9 @@ class Planner {
                                                      Quote(renamed.ToString())));
     }
     if (!filter_.empty() && !(renamed == key)) plan_.origins.emplace(renamed, key);
-    if (!std::holds_alternative<ShardedTensor>(value)) {
-      plan_.contents.Set(std::move(renamed), value);
+    if (const auto* const text = std::get_if<std::string>(&value)) {
+      std::string kept = WithNewReferences(key, renamed, *text);
+      plan_.contents.Set(std::move(renamed), std::move(kept));
       return absl::OkStatus();
     }
     ShardedTensor tensor;
@@ -162,6 +166,28 @@ class Planner {
   }
 
  private:
+  // The name in the model that `key` is about; nullopt for a value of the program.
+  static std::optional<std::string> NameInModel(const StateKey& key) {
+    if (key.section != Section::kExtra) return key.fqn;
+    if (const std::optional<StateName> state = StateOfKey(key)) return std::string(state->fqn);
+    return NameOfModelValue(key);
+  }
+
+  // `key` about another name.
+  static StateKey WithNameInModel(const StateKey& key, const std::string& name) {
+    if (key.section == Section::kModel) return StateKey::Model(name);
+    if (key.section == Section::kOptimState) return StateKey::OptimState(name, key.state);
+    const std::optional<StateName> state = StateOfKey(key);
+    return state ? ExtraOfState(name, state->path) : ModelValue(name);
+  }
+
+  // `text` of a value of the model, with the new names of the tensors in it, which begin with the name of the value.
+  static std::string WithNewReferences(const StateKey& before, const StateKey& after, const std::string& text) {
+    if (before == after || !NameOfModelValue(before)) return text;
+    const auto beginning = [](const StateKey& key) { return absl::StrCat("\"name\":\"", key.fqn, "."); };
+    return absl::StrReplaceAll(text, {{beginning(before), beginning(after)}});
+  }
+
   bool IsTensor(const std::string& fqn) const { return source_.FindTensor(StateKey::Model(fqn)) != nullptr; }
 
   // The name of a parameter in the target; nullopt when it is left out. A name that does not pass the filter

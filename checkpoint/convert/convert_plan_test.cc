@@ -6,6 +6,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/source/model_value.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -64,6 +65,28 @@ TEST(ConvertPlanTest, KeepsEverythingByDefault) {
   EXPECT_EQ(plan.contents.units.size(), 2);
   EXPECT_EQ(*plan.contents.FindText(StateKey::ParamGroups()), *Source().FindText(StateKey::ParamGroups()));
   EXPECT_EQ(plan.contents.FindTensor(StateKey::Model("net.wte.weight"))->shape, Shape({5, 2}));
+}
+
+TEST(ConvertPlanTest, TensorsInAValueOfTheModelFollowIt) {
+  StateDict source = Source();
+  const std::string text = R"({"amax":{"__python__":"reference","name":"model/net.h._extra_state.amax"}})";
+  source.Set(ModelValue("net.h._extra_state"), text);
+  source.Set(ModelValue("net.h._extra_state.amax"), TensorOf(DType::kFloat32, {3}));
+  ASSERT_OK_AND_ASSIGN(const NameFilter filter, NameFilter::Create({{}, {}, {{"^net\\.", "body."}}}));
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, PlanConversion(source, filter, std::nullopt, /*model_only=*/true));
+  EXPECT_EQ(*plan.contents.FindText(ModelValue("body.h._extra_state")),
+            R"({"amax":{"__python__":"reference","name":"model/body.h._extra_state.amax"}})");
+  EXPECT_NE(plan.contents.FindTensor(ModelValue("body.h._extra_state.amax")), nullptr);
+}
+
+TEST(ConvertPlanTest, NumbersOfOptimizerStateFollowTheirParameter) {
+  StateDict source = Source();
+  source.Set(ExtraOfState("net.wte.weight", "step"), std::string("7"));
+  source.Set(ExtraOfState("net.h.0.bias", "GG.[1]"), std::string("8"));
+  ASSERT_OK_AND_ASSIGN(const NameFilter filter, NameFilter::Create({{}, {"bias"}, {{"^net\\.", "model."}}}));
+  ASSERT_OK_AND_ASSIGN(const ConvertPlan plan, PlanConversion(source, filter, std::nullopt, false));
+  EXPECT_THAT(Keys(plan.contents), Contains("extra/optim/state/model.wte.weight/step"));
+  EXPECT_THAT(Keys(plan.contents), Not(Contains(HasSubstr("GG"))));
 }
 
 TEST(ConvertPlanTest, ARenameAppliesToEverythingThatNamesTheParameter) {

@@ -30,9 +30,11 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/thread_pool.h"
 #include "fsdp/checkpoint/source/device_read.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/state_memory.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
+#include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
 namespace {
@@ -59,7 +61,7 @@ class LoadPlan {
   LoadPlan(const TensorSource& source, const StateDict& wanted, const std::string& path)
       : source_(source), wanted_(wanted), path_(path) {
     for (const auto& [key, value] : source.contents().entries()) {
-      if (key.section == StateKey::Section::kOptimState) stepped_.insert(key.fqn);
+      if (const std::optional<StateName> state = StateOfKey(key)) stepped_.emplace(state->fqn);
     }
     // Before its first step an optimizer has groups and no state.
     const bool is_of_the_start = source.step() == 0 && source.contents().FindText(StateKey::ParamGroups()) != nullptr;
@@ -69,6 +71,10 @@ class LoadPlan {
   absl::Status Add(const StateKey& key, const StateValue& value) {
     const std::optional<StateKey> stored = source_.contents().Resolve(key, wanted_.aliases);
     if (!stored) {
+      const auto* const scalar = std::get_if<ShardedTensor>(&value);
+      if (std::optional<ScalarOfText> number = NumberOf(key); number && scalar != nullptr) {
+        return AddNumber(key, *std::move(number), *scalar);
+      }
       (NeverStepped(key) ? never_stepped_ : missing_).push_back(key.ToString());
       return absl::OkStatus();
     }
@@ -89,7 +95,57 @@ class LoadPlan {
   }
   const std::vector<std::pair<StateKey, std::string>>& texts() const { return texts_; }
 
+  // Writes the numbers that are wanted as tensors. Their memory is the host's, and the dtypes can be converted.
+  absl::Status WriteNumbers() const {
+    for (const Number& number : numbers_) {
+      const Tensor& to = number.to;
+      FSDP_RETURN_IF_ERROR(Convert(number.scalar.dtype, number.scalar.bytes.data(), to.dtype(), to.data(), 1));
+    }
+    return absl::OkStatus();
+  }
+
  private:
+  struct Number {
+    ScalarOfText scalar;
+    Tensor to;
+  };
+
+  // The number of Python that the source has for state `key`, under any of its parameter's names.
+  std::optional<ScalarOfText> NumberOf(const StateKey& key) const {
+    if (key.section != StateKey::Section::kOptimState) return std::nullopt;
+    std::optional<ScalarOfText> number = FindScalarOfState(source_.contents(), key.fqn, key.state);
+    const std::optional<StateKey> model = source_.contents().Resolve(StateKey::Model(key.fqn), wanted_.aliases);
+    if (!number && model) number = FindScalarOfState(source_.contents(), model->fqn, key.state);
+    return number;
+  }
+
+  absl::Status AddNumber(const StateKey& key, ScalarOfText number, const ShardedTensor& tensor) {
+    if (tensor.shape.numel() != 1) {
+      return Refused(key, absl::StrCat("a number is stored, and a tensor ", tensor.shape.ToString(), " wanted"));
+    }
+    for (const ShardedTensor::Shard& shard : tensor.shards) {
+      if (shard.interval.empty()) continue;
+      FSDP_RETURN_IF_ERROR(CheckShard(key, tensor, shard));
+      if (shard.data.device().type != DeviceType::kCpu) {
+        return Refused(key, "a number is stored, and a tensor on a GPU wanted");
+      }
+      numbers_.push_back({number, shard.data});
+    }
+    return absl::OkStatus();
+  }
+
+  // OK if the shard is inside the tensor, and its memory fits.
+  absl::Status CheckShard(const StateKey& key, const ShardedTensor& tensor, const ShardedTensor::Shard& shard) const {
+    const Interval& all = shard.interval;
+    if (all.begin < 0 || all.begin > all.end || all.end > tensor.shape.numel()) {
+      return Refused(key, absl::StrCat("wanted elements ", all.ToString(), " of ", tensor.shape.numel()));
+    }
+    if (!shard.data.defined() || shard.data.dtype() != tensor.dtype || shard.data.numel() != all.size()) {
+      return Refused(key, absl::StrCat("the memory for elements ", all.ToString(), " does not fit them"));
+    }
+    return absl::OkStatus();
+  }
+
   // True for optimizer state of a parameter that never had a gradient: the optimizer is there and stores no state for
   // the parameter.
   bool NeverStepped(const StateKey& key) const {
@@ -110,14 +166,8 @@ class LoadPlan {
                      absl::StrCat("stored shape ", stored->shape.ToString(), " != wanted ", tensor.shape.ToString()));
     }
     for (const ShardedTensor::Shard& shard : tensor.shards) {
-      const Interval& all = shard.interval;
-      if (all.begin < 0 || all.begin > all.end || all.end > tensor.shape.numel()) {
-        return Refused(key, absl::StrCat("wanted elements ", all.ToString(), " of ", tensor.shape.numel()));
-      }
-      if (!shard.data.defined() || shard.data.dtype() != tensor.dtype || shard.data.numel() != all.size()) {
-        return Refused(key, absl::StrCat("the memory for elements ", all.ToString(), " does not fit them"));
-      }
-      reads_.push_back({stored_key, all, tensor.dtype, shard.data.data_as<std::byte>()});
+      FSDP_RETURN_IF_ERROR(CheckShard(key, tensor, shard));
+      reads_.push_back({stored_key, shard.interval, tensor.dtype, shard.data.data_as<std::byte>()});
       memory_.push_back(shard.data.buffer());
     }
     return absl::OkStatus();
@@ -128,6 +178,7 @@ class LoadPlan {
   const std::string& path_;
   std::vector<TensorRead> reads_;
   std::vector<Buffer> memory_;  // of reads_
+  std::vector<Number> numbers_;
   std::vector<std::pair<StateKey, std::string>> texts_;
   std::set<std::string> stepped_;  // parameters with optimizer state in the source
   bool has_optimizer_ = false;     // in the source
@@ -194,6 +245,7 @@ absl::Status LoadFrom(const TensorSource& source, const std::string& path, State
   FSDP_RETURN_IF_ERROR(CheckMissing(plan, source, path, options));
   FSDP_RETURN_IF_ERROR(IsOnGpu(options) ? ReadToDevice(source, plan.DeviceReads(), *options.device, *pool)
                                         : source.ReadAll(plan.reads(), *pool));
+  FSDP_RETURN_IF_ERROR(plan.WriteNumbers());
   // Last, so that an error of reading leaves texts and attributes unchanged.
   for (const auto& [key, text] : plan.texts()) wanted.Set(key, text);
   wanted.attributes = source.contents().attributes;

@@ -53,6 +53,18 @@ class CkptInspectTest : public CkptTest {
   }
 };
 
+TEST_F(CkptInspectTest, AnEqualNumberOfSeveralParametersIsOneLine) {
+  StateDict state;
+  state.Set(StateKey::Model("w"), ShardedTensor{DType::kFloat32, {4}, {}, 0});
+  for (const auto& [name, value] : {std::pair("a", "7"), {"b", "7"}, {"c", "8"}}) {
+    state.Set(StateKey::Extra(absl::StrCat("optim/state/", name, "/step")), std::string(value));
+  }
+  ASSERT_OK(WriteCheckpointDirectory(Path("full"), state, ZeroPayload(), {}));
+  EXPECT_THAT(MustCkpt({"inspect", Path("full")}), HasSubstr("texts\n"
+                                                             "  extra/optim/state/*/step = 7  of 2 parameters\n"
+                                                             "  extra/optim/state/c/step = 8\n"));
+}
+
 // Regression: every byte of the newest step was read, to verify it.
 TEST_F(CkptInspectTest, OfARootTheNewestStepIsShownWithoutReadingItsValues) {
   SaveSteps();

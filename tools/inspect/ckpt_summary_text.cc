@@ -5,6 +5,8 @@
 // through Printable() in the text, because a hostile name could otherwise write to the terminal; JSON escapes them by
 // itself.
 #include <algorithm>
+#include <map>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -15,6 +17,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/object/s3_url.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/tensor/run_metadata.h"
 #include "fsdp/tools/cli/ckpt_report.h"
 #include "fsdp/tools/cli/progress.h"
@@ -121,16 +124,33 @@ std::string AliasesText(const CheckpointSummary& summary) {
   return text;
 }
 
-// The size of each text, or a short one itself: "  extra/step = 3".
+// " = 3", or the size of a text that is not short.
+std::string ValueText(const CheckpointSummary& summary, const StoredText& stored) {
+  const auto value = summary.short_texts.find(stored.key);
+  if (value == summary.short_texts.end()) {
+    return absl::StrCat("  ", FormatBytes(static_cast<double>(stored.range.nbytes)));
+  }
+  return absl::StrCat(" = ", EscapeText(value->second, "\""));
+}
+
+// "  extra/step = 3". A value that several parameters have in their optimizer state is one line, where it is first:
+// "  extra/optim/state/*/step = 7  of 148 parameters".
 std::string TextsText(const CheckpointSummary& summary) {
+  const auto of_state = [&](const StoredText& stored) {
+    const std::optional<StateName> state = StateOfKey(stored.key);
+    return state ? absl::StrCat("  ", Printable(ExtraOfState("*", state->path).ToString()), ValueText(summary, stored))
+                 : "";
+  };
+  std::map<std::string, int64_t> parameters;  // by line
+  for (const StoredText& stored : summary.manifest.texts) ++parameters[of_state(stored)];
   std::string text = summary.manifest.texts.empty() ? "" : "texts\n";
   for (const StoredText& stored : summary.manifest.texts) {
-    absl::StrAppend(&text, "  ", Printable(stored.key.ToString()));
-    const auto value = summary.short_texts.find(stored.key);
-    if (value != summary.short_texts.end()) {
-      absl::StrAppend(&text, " = ", EscapeText(value->second, "\""), "\n");
-    } else {
-      absl::StrAppend(&text, "  ", FormatBytes(static_cast<double>(stored.range.nbytes)), "\n");
+    const std::string line = of_state(stored);
+    int64_t& count = parameters[line];
+    if (line.empty() || count == 1) {
+      absl::StrAppend(&text, "  ", Printable(stored.key.ToString()), ValueText(summary, stored), "\n");
+    } else if (count > 1) {
+      absl::StrAppend(&text, line, "  of ", std::exchange(count, 0), " parameters\n");
     }
   }
   return text;

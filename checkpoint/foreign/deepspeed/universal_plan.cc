@@ -12,8 +12,8 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_files.h"
-#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/path.h"
 
@@ -97,7 +97,12 @@ class Planner {
     if (candidate == nullptr) {
       return Refused(entry.first, "there is no tensor of the model whose state it is: leave it out with --exclude");
     }
-    if (!std::holds_alternative<ShardedTensor>(entry.second)) {
+    const auto* const text = std::get_if<std::string>(&entry.second);
+    if (text != nullptr && name->path == kStep && ScalarOfState(kStep, *text)) {
+      candidate->parameter.step = &entry;
+      return absl::OkStatus();
+    }
+    if (text != nullptr) {
       return Refused(entry.first, "it is no tensor, and DeepSpeed's state of a parameter is tensors");
     }
     const ShardedTensor& tensor = TensorOf(entry);

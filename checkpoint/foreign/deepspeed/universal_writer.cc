@@ -17,6 +17,7 @@
 #include "fsdp/checkpoint/foreign/deepspeed/deepspeed_files.h"
 #include "fsdp/checkpoint/foreign/deepspeed/universal_encoding.h"
 #include "fsdp/checkpoint/foreign/deepspeed/universal_plan.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -109,6 +110,10 @@ class Writer {
   }
 
   absl::StatusOr<LiteralTensor> ReadStep(const StateDict::Entry& entry) const {
+    if (const auto* const text = std::get_if<std::string>(&entry.second)) {
+      const ScalarOfText number = *ScalarOfState("step", *text);  // PlanUniversal has no other texts
+      return LiteralTensor{number.dtype, Shape(), number.bytes};
+    }
     const auto& tensor = std::get<ShardedTensor>(entry.second);
     LiteralTensor step = {tensor.dtype, tensor.shape, std::string(SizeOf(tensor.dtype), '\0')};
     FSDP_RETURN_IF_ERROR(read_(entry.first, {0, 1}, step.bytes.data()));

@@ -17,6 +17,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 
 namespace fsdp {
 namespace {
@@ -157,7 +158,7 @@ absl::StatusOr<std::string> EncodeCommon(const StateDict& contents, const Common
   for (const auto& [key, value] : contents.entries()) {
     const auto* const text = std::get_if<std::string>(&value);
     const bool is_written = key.fqn == kIteration || key.fqn == kOptimizerCommon;
-    if (text == nullptr || key.section != StateKey::Section::kExtra || is_written) continue;
+    if (text == nullptr || key.section != StateKey::Section::kExtra || is_written || StateOfKey(key)) continue;
     if (key.fqn == "optimizer" || key.fqn == kNamedGroups) {
       return absl::InvalidArgumentError(absl::StrCat("extra value ", Quote(key.fqn),
                                                      " would be read as the optimizer's: give it another name with "

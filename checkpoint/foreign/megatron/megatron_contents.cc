@@ -15,8 +15,8 @@
 #include "fsdp/checkpoint/foreign/megatron/stacks.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
-#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/source/model_value.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 

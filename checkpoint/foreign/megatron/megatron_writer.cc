@@ -25,6 +25,7 @@
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
@@ -151,11 +152,16 @@ absl::StatusOr<std::optional<double>> ReadStep(const std::vector<const StateDict
                                                const PayloadReader& read) {
   std::optional<double> common;
   for (const StateDict::Entry* const entry : steps) {
-    const DType dtype = std::get<ShardedTensor>(entry->second).dtype;
-    std::array<std::byte, 16> bytes = {};
-    FSDP_RETURN_IF_ERROR(read(entry->first, {0, 1}, bytes.data()));
     double step = 0;
-    FSDP_RETURN_IF_ERROR(Convert(dtype, bytes.data(), DType::kFloat64, &step, 1));
+    if (const auto* const text = std::get_if<std::string>(&entry->second)) {
+      const ScalarOfText number = *ScalarOfState("step", *text);  // OptimizerStacksOf has no other texts
+      FSDP_RETURN_IF_ERROR(Convert(number.dtype, number.bytes.data(), DType::kFloat64, &step, 1));
+    } else {
+      const DType dtype = std::get<ShardedTensor>(entry->second).dtype;
+      std::array<std::byte, 16> bytes = {};
+      FSDP_RETURN_IF_ERROR(read(entry->first, {0, 1}, bytes.data()));
+      FSDP_RETURN_IF_ERROR(Convert(dtype, bytes.data(), DType::kFloat64, &step, 1));
+    }
     if (common.value_or(step) != step) {
       return absl::InvalidArgumentError(
           absl::StrCat(Describe(entry->first), " is ", step, ", and ", Quote(steps[0]->first.ToString()), " is ",

@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
-#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/tensor_name.h"
 
 namespace fsdp {
@@ -56,8 +56,11 @@ class Builder {
       return Refused(entry.first, "there is no tensor of the model whose state it is: leave it out with --exclude");
     }
     const auto* const tensor = std::get_if<ShardedTensor>(&entry.second);
-    if (tensor == nullptr) return Refused(entry.first, "its optimizers' state is tensors");
-    if (name->path == "step" && tensor->shape.rank() == 0) {
+    const bool is_number = tensor == nullptr && ScalarOfState(name->path, std::get<std::string>(entry.second));
+    if (tensor == nullptr && (!is_number || name->path != "step")) {
+      return Refused(entry.first, "its optimizers' state is tensors");
+    }
+    if (name->path == "step" && (is_number || tensor->shape.rank() == 0)) {
       result_.steps.push_back(&entry);
       return absl::OkStatus();
     }

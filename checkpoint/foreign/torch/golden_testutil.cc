@@ -4,12 +4,14 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/sha256_testutil.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 
 namespace fsdp {
 namespace {
@@ -57,6 +59,8 @@ class Comparison {
   void Compare(const StateKey& key, const Json& expected) {
     seen_.insert(key);
     const ShardedTensor* tensor = source_.contents().FindTensor(key);
+    const std::optional<ScalarOfText> number = FindScalarOfState(source_.contents(), key.fqn, key.state);
+    if (tensor == nullptr && number) return CompareNumber(key, *number, expected);
     if (tensor == nullptr) return problems_.push_back(absl::StrCat(key.ToString(), ": missing"));
     const std::vector<int64_t> dims(tensor->shape.dims().begin(), tensor->shape.dims().end());
     const absl::StatusOr<std::string> bytes = ReadWhole(source_, key);
@@ -69,6 +73,13 @@ class Comparison {
     } else if (Sha256(*bytes) != expected["sha256"].get<std::string>()) {
       problems_.push_back(absl::StrCat(key.ToString(), ": other bytes"));
     }
+  }
+
+  // A number of Python, of which the expected tensor was made.
+  void CompareNumber(const StateKey& key, const ScalarOfText& number, const Json& expected) {
+    const bool is_equal = DTypeName(number.dtype) == expected["dtype"].get<std::string>() &&
+                          expected["shape"].empty() && Sha256(number.bytes) == expected["sha256"].get<std::string>();
+    if (!is_equal) problems_.push_back(absl::StrCat(key.ToString(), ": another number than ", expected.dump()));
   }
 
   const TensorSource& source_;

@@ -4,11 +4,13 @@
 // (torch_state.h). dcp_tensors.h reads the tensors.
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_source.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -43,11 +45,17 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     // .metadata does not record the number of ranks, for which flat parameters are padded.
     world_size_ = DcpWorldSize(tensors_.chunks().slices().files());
     TorchNode root;
+    // Ranks that share the work list the elements of a list by rank: the ones that come too early wait.
+    std::vector<DcpEntry> early;
     for (DcpEntry& entry : tensors_.TakeEntries()) {
-      absl::StatusOr<TorchNode> leaf =
-          entry.is_tensor() ? TorchNode::Tensor(static_cast<int>(entry.tensor())) : tensors_.ReadValue(entry);
-      FSDP_RETURN_IF_ERROR(leaf.status());
-      FSDP_RETURN_IF_ERROR(Insert(entry, *std::move(leaf), root));
+      FSDP_ASSIGN_OR_RETURN(const bool is_next, Insert(entry, root));
+      if (!is_next) early.push_back(std::move(entry));
+    }
+    std::sort(early.begin(), early.end(),
+              [](const DcpEntry& a, const DcpEntry& b) { return IsBefore(a.path(), b.path()); });
+    for (const DcpEntry& entry : early) {
+      FSDP_ASSIGN_OR_RETURN(const bool is_next, Insert(entry, root));
+      if (!is_next) return Broken(entry);
     }
     const absl::flat_hash_map<int, int> same = tensors_.SameBytes();
     const TorchLeafTypes types(tensors_.size(), [&](int i) {
@@ -139,31 +147,50 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
     return tensors_[part.tensor].shape == state_.contents.FindTensor(key)->shape;
   }
 
-  // Puts `leaf` into the nested dicts and lists under `root` at the path of `entry`, and creates the branches on the
-  // way. A path that another entry contradicts (a leaf instead of a branch, a list index out of order) is damage.
-  static absl::Status Insert(const DcpEntry& entry, TorchNode leaf, TorchNode& root) {
-    const auto broken = [&] {
-      return absl::DataLossError(absl::StrCat(
-          Quote(entry.name()), ": its path in planner_data is too deep, or contradicts the path of another entry"));
-    };
+  static absl::Status Broken(const DcpEntry& entry) {
+    return absl::DataLossError(absl::StrCat(
+        Quote(entry.name()), ": its path in planner_data is too deep, or contradicts the path of another entry"));
+  }
+
+  // By names, and by the numbers of elements.
+  static bool IsBefore(const DcpEntry::Path& a, const DcpEntry::Path& b) {
+    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
+      const bool are_indices = x.is_index && y.is_index;
+      if (are_indices && x.name.size() != y.name.size()) return x.name.size() < y.name.size();
+      return x.name < y.name;
+    });
+  }
+
+  // Puts the tensor or value of `entry` into the nested dicts and lists under `root` at its path, and creates the
+  // branches on the way. False, and nothing is inserted, if an element of a list that is before it is missing: a
+  // TorchNode's list numbers its members by position. A path that another entry contradicts (a leaf instead of a
+  // branch) is damage.
+  absl::StatusOr<bool> Insert(const DcpEntry& entry, TorchNode& root) {
     const DcpEntry::Path path = entry.path();
-    if (path.size() > static_cast<size_t>(kMaxTorchDepth)) return broken();
+    if (path.size() > static_cast<size_t>(kMaxTorchDepth)) return Broken(entry);
     TorchNode* node = &root;
     for (size_t i = 0; i < path.size(); ++i) {
       const DcpEntry::PathElement& element = path[i];
-      if (!node->is_branch() || (!node->members().empty() && node->is_list != element.is_index)) return broken();
+      if (!node->is_branch() || (!node->members().empty() && node->is_list != element.is_index)) return Broken(entry);
       node->is_list = element.is_index;
       const bool is_last = i + 1 == path.size();
       TorchNode* next = is_last ? nullptr : node->Find(element.name);
       if (next == nullptr) {
-        // Indices must come in order, because a TorchNode's list numbers its members by position.
-        if (element.is_index && element.name != absl::StrCat(node->members().size())) return broken();
-        next = node->Add(element.name, is_last ? std::move(leaf) : TorchNode());
-        if (next == nullptr) return broken();
+        const std::string next_index = absl::StrCat(node->members().size());
+        if (element.is_index && element.name != next_index) return false;
+        absl::StatusOr<TorchNode> added = is_last ? LeafOf(entry) : TorchNode();
+        FSDP_RETURN_IF_ERROR(added.status());
+        next = node->Add(element.name, *std::move(added));
+        if (next == nullptr) return Broken(entry);
       }
       node = next;
     }
-    return absl::OkStatus();
+    return true;
+  }
+
+  absl::StatusOr<TorchNode> LeafOf(const DcpEntry& entry) {
+    if (entry.is_tensor()) return TorchNode::Tensor(static_cast<int>(entry.tensor()));
+    return tensors_.ReadValue(entry);
   }
 
   const std::string path_;

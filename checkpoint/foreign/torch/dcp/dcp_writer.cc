@@ -12,6 +12,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <set>
 #include <utility>
@@ -22,6 +23,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_encoding.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_lists.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
@@ -29,6 +31,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 #include "fsdp/checkpoint/source/model_value.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/staged_path.h"
 #include "fsdp/tensor/interval.h"
@@ -56,18 +59,22 @@ class DcpPlan {
 
   absl::Status Plan() {
     FSDP_RETURN_IF_ERROR(AddValues());  // first in the file, as in torch
+    place_ = 0;
     for (const auto& [key, value] : contents_.entries()) {
       const auto* const tensor = std::get_if<ShardedTensor>(&value);
+      ++place_;
       if (tensor == nullptr || parts_.count(key) != 0) continue;
       FSDP_RETURN_IF_ERROR(AddTensor(key, *tensor, PathOf(key)));
     }
+    ++place_;
     for (const auto& [alias, target] : contents_.aliases) {
       const std::optional<uint32_t> tensor = TensorOf(StateKey::Model(target));
       if (!tensor || contents_.contains(StateKey::Model(alias))) continue;
       FSDP_RETURN_IF_ERROR(AddTensorEntry({{"model", false}, {alias, false}}, *tensor));
     }
     names_ = {};  // 100 bytes for each tensor, which the files need no more
-    return CheckLists();
+    OrderEntries();
+    return OrderLists(metadata_.entries);
   }
 
   const DcpMetadata& metadata() const { return metadata_; }
@@ -105,31 +112,6 @@ class DcpPlan {
     return path;
   }
 
-  // Readers put the elements of a list one after the other, and values come before tensors: a list of both cannot be
-  // written.
-  absl::Status CheckLists() const {
-    std::map<std::string, int64_t> sizes;  // by the path of the list
-    for (const DcpEntry& entry : metadata_.entries) {
-      const Path path = entry.path();
-      if (std::none_of(path.begin(), path.end(), [](const auto& element) { return element.is_index; })) continue;
-      std::string list;
-      for (const DcpEntry::PathElement& element : path) {
-        if (element.is_index) {
-          int64_t& size = sizes[list];
-          if (element.name == absl::StrCat(size)) ++size;
-          if (element.name != absl::StrCat(size - 1)) {
-            return absl::InvalidArgumentError(
-                absl::StrCat(Quote(entry.name()),
-                             " is in a list that has values other than tensors, or lacks some: a DCP directory ",
-                             "cannot hold one of an optimizer's state; write a torch file"));
-          }
-        }
-        absl::StrAppend(&list, element.name, "\n");
-      }
-    }
-    return absl::OkStatus();
-  }
-
   // Flattened names join a path by dots, so two paths can get one name ("a.b" and "a", "b"): that is an error, because
   // DCP would lose one of them.
   absl::Status AddTensorEntry(const Path& path, uint32_t tensor) {
@@ -142,7 +124,24 @@ class DcpPlan {
           absl::StrCat("two values would both be named ", Quote(entry.name()), " in a DCP directory"));
     }
     metadata_.entries.push_back(std::move(entry));
+    places_.push_back(place_);
     return absl::OkStatus();
+  }
+
+  // Brings the entries into the order of the state, if values are among the tensors of a parameter's state.
+  void OrderEntries() {
+    const std::vector<uint32_t> places = std::exchange(places_, {});
+    const bool has_values = std::any_of(contents_.entries().begin(), contents_.entries().end(), [](const auto& entry) {
+      return entry.first.section == Section::kExtra && StateOfKey(entry.first);
+    });
+    if (!has_values) return;
+    std::vector<uint32_t> order(places.size());
+    std::iota(order.begin(), order.end(), 0);
+    std::stable_sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return places[a] < places[b]; });
+    std::vector<DcpEntry> entries;
+    entries.reserve(order.size());
+    for (const uint32_t i : order) entries.push_back(std::move(metadata_.entries[i]));
+    metadata_.entries = std::move(entries);
   }
 
   // Adds an archive at the end of a rank's file. Aligned like payloads within an archive, so that these are also
@@ -217,6 +216,7 @@ class DcpPlan {
     FSDP_ASSIGN_OR_RETURN(parts_, PartsOfExtras(contents_));
     for (const auto& [key, value] : contents_.entries()) {
       const auto* text = std::get_if<std::string>(&value);
+      ++place_;
       if (text == nullptr || parts_.count(key) != 0) continue;
       if (key.section == Section::kExtra && (key.fqn == "model" || key.fqn == "optim")) {
         return absl::InvalidArgumentError(absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ",
@@ -340,6 +340,8 @@ class DcpPlan {
   std::vector<uint32_t> tensor_of_entry_ = std::vector<uint32_t>(contents_.entries().size());
   std::set<StateKey> parts_;  // of extra values, which are only inside them
   absl::flat_hash_set<std::string> names_;
+  uint32_t place_ = 0;            // of the entry of contents_ that is added
+  std::vector<uint32_t> places_;  // by entry of metadata_
   std::map<std::pair<DType, std::vector<int64_t>>, std::shared_ptr<const TorchArchiveForm>> forms_;
   int64_t payload_bytes_ = 0;
 };

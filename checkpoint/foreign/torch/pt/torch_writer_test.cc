@@ -4,18 +4,23 @@
 // itself reads them.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_writer.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_encoding.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_metadata.h"
+#include "fsdp/checkpoint/foreign/torch/dcp/dcp_tensors.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_writer.h"
 #include "fsdp/checkpoint/foreign/torch/golden_testutil.h"
 #include "fsdp/checkpoint/foreign/torch/pt/wheel_index.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
-#include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 #include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
 #include "fsdp/checkpoint/formats/formats.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/payload_reader.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 #include "fsdp/checkpoint/source/zero_payload_testutil.h"
@@ -80,21 +85,39 @@ TEST(TorchWriterTest, NestedStateOfAnOptimizerIsNestedInTheFile) {
     state.Set(StateKey::OptimState("w", name), tensor);
   }
   state.Set(StateKey::ParamGroups(), R"([{"params":["w"]}])");
-  const std::string directory = NewTestDirectory();
-  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, ZeroPayload()));
   state.Set(ExtraOfState("w", "quant.type"), "nf4");
   state.Set(ExtraOfState("w", "GG.[2]"), "null");
+  const std::string directory = NewTestDirectory();
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, ZeroPayload()));
   ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, ZeroPayload()));
   for (const char* name : {"/x.pt", "/dcp"}) {
     ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
     for (const auto& [key, value] : state.entries()) {
-      const bool is_here = key.section != StateKey::Section::kExtra || name == std::string("/x.pt");
-      EXPECT_EQ(source->contents().contains(key), is_here) << name << " " << key.ToString();
+      EXPECT_TRUE(source->contents().contains(key)) << name << " " << key.ToString();
     }
   }
-  EXPECT_THAT(
-      WriteDcpDirectory(directory + "/mixed", state, 2, ZeroPayload()),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"optim.state.w.GG.2\" is in a list that has values")));
+  state.Set(StateKey::OptimState("w", "GG.[4]"), tensor);
+  EXPECT_THAT(WriteDcpDirectory(directory + "/lacking", state, 2, ZeroPayload()),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("\"optim.state.w.GG.4\" is in a list that lacks the element before it")));
+}
+
+// Ranks that share the work have the elements of a list each in a part of .metadata.
+TEST(TorchWriterTest, ElementsOfAListAreReadInAnyOrderOfTheMetadata) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = {2};
+  state.Set(StateKey::Model("w"), tensor);
+  for (int i = 0; i < 12; ++i) state.Set(StateKey::OptimState("w", absl::StrCat("Q.[", i, "].x.[0]")), tensor);
+  state.Set(StateKey::ParamGroups(), R"([{"lr":0.5,"params":["w"]},{"lr":0.25,"params":[]}])");
+  const std::string directory = NewTestDirectory() + "/dcp";
+  ASSERT_OK(WriteDcpDirectory(directory, state, 1, ZeroPayload()));
+  ASSERT_OK_AND_ASSIGN(DcpMetadata metadata, ReadDcpMetadata(directory));
+  std::reverse(metadata.entries.begin(), metadata.entries.end());
+  WriteAll(directory + "/" + kDcpMetadataName, EncodeDcpMetadata(metadata));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory));
+  EXPECT_EQ(source->contents().entries().size(), state.entries().size());
+  for (const auto& [key, value] : state.entries()) EXPECT_TRUE(source->contents().contains(key)) << key.ToString();
 }
 
 // Hyperparameters of a capturable optimizer: numbers in checkpoints of this project, tensors in torch's.

@@ -26,7 +26,6 @@
 #include "fsdp/checkpoint/foreign/torch/state/key_shapes.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 #include "fsdp/checkpoint/foreign/torch/state/optimizer_form.h"
-#include "fsdp/checkpoint/foreign/torch/state/optimizer_value.h"
 #include "fsdp/checkpoint/foreign/torch/state/parameter_ids.h"
 #include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 
@@ -257,8 +256,7 @@ class OptimizerReader {
     }
     StateKey key = StateKey::OptimState(fqn, state);
     if (node.kind() == Kind::kValue) {
-      TorchOptimizerState value = OptimizerValue(key, node.value());
-      return (*sink_)(std::move(key), std::move(value));
+      return (*sink_)(std::move(key), {.value = node.value()});
     }
     const TorchLeafType& type = tensors_[node.tensor()];
     TorchOptimizerState value = {

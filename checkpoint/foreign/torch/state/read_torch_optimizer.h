@@ -39,12 +39,12 @@ struct TorchStateOptions {
   std::vector<TensorRole> map = {};  // TensorSourceOptions::map
 };
 
-// A tensor of the optimizer's state, or a number as a scalar tensor.
+// A tensor of the optimizer's state, or a value of Python.
 struct TorchOptimizerState {
   TorchLeaf leaf = {};
   DType dtype = DType::kFloat32;
   Shape shape = {};
-  // Neither tensor nor number: the members above are unused. None is null; torch saves it for a buffer that is unused.
+  // No tensor: the members above are unused. None is null; torch saves it for a buffer that is unused.
   std::optional<PythonJson> value = {};
 };
 

@@ -125,7 +125,8 @@ TEST(TorchOptimizerTest, FlattenedNamesAreTakenApart) {
   ASSERT_OK_AND_ASSIGN(const std::string groups, ReadTorchOptimizer(node, types, StateDict(), {}, {}, sink));
   ASSERT_EQ(state.size(), 2);
   EXPECT_EQ(state[0].first, StateKey::OptimState("a.weight", "exp_avg"));
-  EXPECT_EQ(state[1].second.dtype, DType::kFloat32);  // a step is float32, as in today's torch
+  EXPECT_EQ(state[1].first, StateKey::OptimState("a.weight", "step"));
+  EXPECT_EQ(state[1].second.value, PythonJson(3));  // a number stays one
   EXPECT_EQ(groups, R"([{"lr":0.5,"params":["a.weight","b"]},{"lr":0.25,"params":["c"]}])");
 }
 

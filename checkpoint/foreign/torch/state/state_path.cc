@@ -12,8 +12,6 @@
 namespace fsdp {
 namespace {
 
-constexpr std::string_view kExtra = "optim/state/";
-
 std::string Unescaped(const std::string& text) {
   return absl::StrReplaceAll(text, {{"%25", "%"}, {"%2E", "."}, {"%5B", "["}});
 }
@@ -50,22 +48,6 @@ std::vector<StatePathElement> SplitStatePath(std::string_view name) {
     begin = end + 1;
   }
   return elements;
-}
-
-StateKey ExtraOfState(const std::string& fqn, const std::string& path) {
-  return StateKey::Extra(
-      absl::StrCat(std::string(kExtra), fqn, "/", absl::StrReplaceAll(path, {{"%", "%25"}, {"/", "%2F"}})));
-}
-
-std::optional<StateName> StateOfKey(const StateKey& key) {
-  if (key.section == StateKey::Section::kOptimState) return StateName{key.fqn, key.state};
-  std::string_view name = key.fqn;
-  if (key.section != StateKey::Section::kExtra || name.substr(0, kExtra.size()) != kExtra) return std::nullopt;
-  name.remove_prefix(kExtra.size());
-  const size_t slash = name.rfind('/');
-  if (slash == name.npos || slash == 0 || slash + 1 == name.size()) return std::nullopt;
-  const std::string path(name.substr(slash + 1));
-  return StateName{name.substr(0, slash), absl::StrReplaceAll(path, {{"%25", "%"}, {"%2F", "/"}})};
 }
 
 }  // namespace fsdp

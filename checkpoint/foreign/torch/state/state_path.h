@@ -7,17 +7,14 @@
 //   {"GG": [t, u]}              "GG.[0]", "GG.[1]"
 //   {"a.b": t}                  "a%2Eb": a key that could be read as another is escaped
 //
-// A value that is no tensor and no number is an extra value, "optim/state/NAME/PATH", PATH with "/" as "%2F". Pure.
+// A value that is no tensor is an extra value of that name (optimizer_value.h). Pure.
 #ifndef FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_STATE_PATH_H_
 #define FSDP_CHECKPOINT_FOREIGN_TORCH_STATE_STATE_PATH_H_
 
 #include <cstddef>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
-
-#include "fsdp/tensor/state_dict.h"
 
 namespace fsdp {
 
@@ -34,17 +31,6 @@ std::string JoinStatePath(const std::string& path, const StatePathElement& eleme
 // The inverse: the elements of a name. Any text has some; one with more than kMaxStatePath has one, the text.
 inline constexpr size_t kMaxStatePath = 40;
 std::vector<StatePathElement> SplitStatePath(std::string_view name);
-
-// A parameter and a name of its state.
-struct StateName {
-  std::string_view fqn;
-  std::string path;
-};
-
-// The key of the extra value that is state `path` of parameter `fqn`, and the inverse, for any key: the state that it
-// is of, or nullopt. The result refers to `key`.
-StateKey ExtraOfState(const std::string& fqn, const std::string& path);
-std::optional<StateName> StateOfKey(const StateKey& key);
 
 }  // namespace fsdp
 

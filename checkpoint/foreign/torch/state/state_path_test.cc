@@ -46,22 +46,5 @@ TEST(StatePathTest, ANameOfTooManyElementsIsOne) {
   EXPECT_THAT(SplitStatePath(name.substr(0, 2 * kMaxStatePath - 1)), SizeIs(kMaxStatePath));
 }
 
-TEST(StatePathTest, TheExtraValueOfAStateIsFoundByItsName) {
-  const StateKey key = ExtraOfState("a/b.weight", "GG.[1]");
-  EXPECT_EQ(key.ToString(), "extra/optim/state/a/b.weight/GG.[1]");
-  EXPECT_EQ(StateOfKey(key)->fqn, "a/b.weight");
-  EXPECT_EQ(StateOfKey(key)->path, "GG.[1]");
-  EXPECT_EQ(StateOfKey(StateKey::OptimState("w", "step"))->path, "step");
-  for (const char* path : {"a/b", "%", "%2F", "%252F/%2E", "/"}) {
-    const StateKey odd = ExtraOfState("w/", path);
-    EXPECT_EQ(StateOfKey(odd)->path, path);
-    EXPECT_EQ(StateOfKey(odd)->fqn, "w/");
-  }
-  for (const char* name : {"step", "optim/state/", "optim/state/w", "optim/state/w/", "optim/state//x"}) {
-    EXPECT_FALSE(StateOfKey(StateKey::Extra(name)).has_value()) << name;
-  }
-  EXPECT_FALSE(StateOfKey(StateKey::Model("optim/state/w/x")).has_value());
-}
-
 }  // namespace
 }  // namespace fsdp

@@ -30,6 +30,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/state_path.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tensor.h"
 #include "fsdp/checkpoint/source/model_value.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/strided_read.h"
 
 namespace fsdp {

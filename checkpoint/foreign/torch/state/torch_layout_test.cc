@@ -8,6 +8,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/torch/state/tree_testutil.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "gmock/gmock-matchers.h"
 #include "gmock/gmock-more-matchers.h"
 #include "gtest/gtest.h"
@@ -165,7 +166,8 @@ TEST_P(TorchLayoutTest, IsDividedByStructure) {
   std::vector<std::string> model, optim, extras;
   for (const auto& [key, value] : state.contents.entries()) {
     if (key.section == StateKey::Section::kModel) model.push_back(key.fqn);
-    if (key.section == StateKey::Section::kExtra && !IsForm(value)) extras.push_back(key.fqn);
+    const bool is_extra = key.section == StateKey::Section::kExtra && !StateOfKey(key);
+    if (is_extra && !IsForm(value)) extras.push_back(key.fqn);
     const bool is_new = optim.empty() || optim.back() != key.fqn;
     if (key.section == StateKey::Section::kOptimState && is_new) optim.push_back(key.fqn);
   }

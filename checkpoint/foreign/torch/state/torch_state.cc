@@ -28,6 +28,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/tree_place.h"
 #include "fsdp/checkpoint/source/flat_layout.h"
 #include "fsdp/checkpoint/source/model_value.h"
+#include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/step_counter.h"
 #include "fsdp/checkpoint/source/tensor_source.h"
 

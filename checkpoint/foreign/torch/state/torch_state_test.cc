@@ -139,6 +139,13 @@ TEST(TorchStateTest, ValuesNoneAreCountedButKeptInLists) {
                                               "\"optim/state/w/momentum_buffer\""));
 }
 
+TEST(TorchStateTest, NumbersOfPythonStayNumbers) {
+  ASSERT_OK_AND_ASSIGN(const TorchState state, StateOf(OneGroup(R"({"step": 3, "exp_avg": "float32[4,3]"})",
+                                                                R"({"step": 3.0, "warm": true})")));
+  EXPECT_THAT(OptimizerOf(state), ElementsAre("extra/optim/state/w/step = 3", "optim/state/w/exp_avg float32[4, 3]",
+                                              "extra/optim/state/b/step = 3.0", "extra/optim/state/b/warm = true"));
+}
+
 TEST(TorchStateTest, SeveralOptimizersByIdOverOneModelAreMergedTogether) {
   ASSERT_OK_AND_ASSIGN(
       const TorchState state,

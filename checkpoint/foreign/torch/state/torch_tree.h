@@ -84,8 +84,8 @@ struct TorchTensorPart {
   int64_t offset = 0;
 };
 
-// A Python number in the pickle, such as the step of an old optimizer: as a scalar tensor, whose bytes are the first of
-// these.
+// A number that the format keeps besides its tensors, such as Megatron-Core's step: as a scalar tensor, whose bytes are
+// the first of these.
 struct TorchNumber {
   std::array<std::byte, 8> bytes = {};
 };
