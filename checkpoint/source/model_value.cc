@@ -7,6 +7,7 @@ namespace fsdp {
 namespace {
 
 constexpr std::string_view kPrefix = "model/";
+constexpr std::string_view kExtraState = "_extra_state";
 
 }  // namespace
 
@@ -18,6 +19,12 @@ std::optional<std::string> NameOfModelValue(const StateKey& key) {
   return is_one ? std::make_optional(key.fqn.substr(kPrefix.size())) : std::nullopt;
 }
 
-bool IsNameInModule(std::string_view name) { return name == "_extra_state" || name.find('.') != name.npos; }
+bool IsNameInModule(std::string_view name) { return name == kExtraState || name.find('.') != name.npos; }
+
+bool IsExtraState(std::string_view name) {
+  if (name.size() <= kExtraState.size()) return name == kExtraState;
+  return name.substr(name.size() - kExtraState.size()) == kExtraState &&
+         name[name.size() - kExtraState.size() - 1] == '.';
+}
 
 }  // namespace fsdp

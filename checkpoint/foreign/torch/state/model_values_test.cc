@@ -43,6 +43,9 @@ TEST(ModelValuesTest, AValueOfAModelKeepsItsPlaceInTheModel) {
            "opt": {"state": {"fc.weight": {"exp_avg": "float32[2]"}}, "param_groups": [{"params": ["fc.weight"]}]}})",
        {"model/fc.weight float32[2]", "extra/model/fc._extra_state = a", "optim/state/fc.weight/exp_avg float32[2]",
         R"(optim/param_groups = [{"params":["fc.weight"]}])"}},
+      {R"({"model": {"fc.weight": "float32[2]", "fc._extra_state": {"amax": "float32[3]", "scale": 2}}, "epoch": 2})",
+       {"model/fc.weight float32[2]", "extra/model/fc._extra_state.amax float32[3]",
+        "extra/model/fc._extra_state.scale = 2", "extra/epoch = 2"}},
       {R"({"state_dict": {"module.fc.weight": "float32[2]", "module.fc.step_size": 0.5}})",
        {"model/fc.weight float32[2]", "extra/model/fc.step_size = 0.5"}},
   };

@@ -173,7 +173,10 @@ class StateBuilder {
       }
       const bool is_optimizer = inner.branch != nullptr && inner.branch->is_optimizer;
       const bool has_roles = inner.branch != nullptr && inner.role != Role::kExtra;
-      if (is_optimizer || (member.is_branch() && (has_roles || (inner.is_model() && HoldsTensor(member))))) {
+      // That of a module comes back as one value, whatever is in it.
+      const bool is_extra_state = IsModelValue(place, inner) && IsExtraState(inner.name);
+      const bool has_model = has_roles || (inner.is_model() && HoldsTensor(member) && !is_extra_state);
+      if (is_optimizer || (member.is_branch() && has_model)) {
         return AddMembers(inner, member);
       }
       FSDP_RETURN_IF_ERROR(step_.Add(inner.path, key, place.depth, member));
@@ -190,11 +193,8 @@ class StateBuilder {
   }
 
   absl::Status AddModelValue(const TreePlace& place, const TorchNode& node) {
-    const StateKey key = ModelValue(absl::StrCat(place.model->prefix, NamesOf(place.model).Unwrapped(place.name)));
-    FSDP_ASSIGN_OR_RETURN(const PythonJson json, node.ToJson());
-    if (state_.contents.contains(key)) return Twice(key);
-    state_.contents.Set(key, TextOfPython(json));
-    return absl::OkStatus();
+    const std::string name = absl::StrCat(place.model->prefix, NamesOf(place.model).Unwrapped(place.name));
+    return AddExtra(ModelValue(name).fqn, node);
   }
 
   // Moves the optimizer's members of `node` to optimizers_.
