@@ -15,8 +15,9 @@ constexpr int64_t kMaxNameBytes = 64;  // of a dtype, and of a key in a map of c
 
 absl::Status Damaged(const std::string& what) { return absl::DataLossError(what); }
 
-// The dtype that NumPy and ml_dtypes give this name. Their float4 and int4 take a byte for each number.
+// The dtype that NumPy and ml_dtypes give this name. Their float4 takes a byte for each number.
 std::optional<DType> DTypeOfName(const std::string& name) {
+  if (const std::optional<NarrowInteger> narrow = NarrowIntegerOfName(name)) return narrow->dtype;
   const absl::StatusOr<DType> dtype = ParseDType(name);
   if (!dtype.ok() || IsPacked(*dtype) || *dtype == DType::kComplex32) return std::nullopt;
   return *dtype;
@@ -80,6 +81,7 @@ absl::StatusOr<StoredArray> ReadChunks(MsgpackCursor& cursor, int64_t count) {
     numel += chunk.shape.numel();
     joined.dtype_name = std::move(chunk.dtype_name);
     joined.dtype = chunk.dtype;
+    joined.narrow = chunk.narrow;
     joined.pieces.push_back(chunk.pieces[0]);
   }
   FSDP_ASSIGN_OR_RETURN(joined.shape, ShapeOf({numel}));
@@ -101,6 +103,7 @@ absl::StatusOr<StoredArray> ReadStoredArray(MsgpackCursor& cursor) {
   FSDP_ASSIGN_OR_RETURN(array.shape, ShapeOf(dims));
   FSDP_ASSIGN_OR_RETURN(array.dtype_name, ReadShortText(cursor, "a dtype"));
   array.dtype = DTypeOfName(array.dtype_name);
+  array.narrow = NarrowIntegerOfName(array.dtype_name);
   FSDP_ASSIGN_OR_RETURN(const MsgpackToken bytes, cursor.Expect(MsgpackType::kBinary, "the elements"));
   array.pieces = {{cursor.position(), bytes.length}};
   FSDP_RETURN_IF_ERROR(cursor.Skip(bytes.length));

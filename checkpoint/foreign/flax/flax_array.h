@@ -19,6 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "fsdp/checkpoint/foreign/flax/msgpack_cursor.h"
+#include "fsdp/checkpoint/foreign/orbax/narrow_integer.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/shape.h"
@@ -32,7 +33,8 @@ inline constexpr std::string_view kFlaxChunkedKey = "__msgpack_chunked_array__";
 
 struct StoredArray {
   std::string dtype_name;
-  std::optional<DType> dtype;  // nullopt: no tensor here has it (int4)
+  std::optional<DType> dtype;           // nullopt: no tensor here has it (float4)
+  std::optional<NarrowInteger> narrow;  // what each byte holds, if it is an integer of fewer bits
   Shape shape;
   std::vector<ByteRange> pieces;  // of the file, with the elements, row-major; whole elements in each
 };

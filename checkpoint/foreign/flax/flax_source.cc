@@ -85,6 +85,9 @@ class FlaxSource final : public TensorSource {
     FSDP_ASSIGN_OR_RETURN(const Place place, Find(key));
     FSDP_RETURN_IF_ERROR(CheckElements(key, interval, place.array->shape.numel()));
     absl::Status status = ReadPieces(place, interval, static_cast<std::byte*>(out));
+    if (status.ok() && place.array->narrow) {
+      status = WidenIntegers(*place.array->narrow, interval, static_cast<std::byte*>(out));
+    }
     if (status.ok() && place.array->dtype == DType::kBool) status = CheckBoolBytes(out, interval);
     return status.ok() ? status : Annotate(status, absl::StrCat(Describe(key), " of ", place.file->path()));
   }
@@ -92,6 +95,7 @@ class FlaxSource final : public TensorSource {
   absl::StatusOr<std::vector<TensorPlace>> Places(const StateKey& key) const override {
     FSDP_ASSIGN_OR_RETURN(const Place place, Find(key));
     const FlaxArray& array = *place.array;
+    if (array.narrow) return absl::UnimplementedError("its elements are stored in another dtype");
     if (array.pieces.size() != 1) {
       return absl::UnimplementedError(absl::StrCat("it is in ", array.pieces.size(), " chunks"));
     }

@@ -22,7 +22,7 @@ namespace fsdp {
 inline constexpr char kFlaxModelName[] = "flax_model.msgpack";
 inline constexpr char kFlaxIndexName[] = "flax_model.msgpack.index.json";
 
-// kInvalidArgument, with their names, when leaves are of a dtype that no tensor here has (int4), unless
+// kInvalidArgument, with their names, when leaves are of a dtype that no tensor here has (float4), unless
 // options.skip_links leaves them out; kDataLoss when sizes or names contradict each other or the index.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenFlaxSource(const std::string& path,
                                                              const TensorSourceOptions& options = {});

@@ -82,11 +82,22 @@ TEST(FlaxSourceTest, TheBranchesOfATrainStateAreModelOptimizerAndExtraValues) {
 }
 
 TEST(FlaxSourceTest, DtypesWithoutATensorAreLeftOutOnlyWhenAskedFor) {
-  const std::string bytes = Map({{"w", kArray}, {"q", Array({2}, "int4", "ab")}});
-  EXPECT_THAT(Open(bytes), StatusIs(StatusCode::kInvalidArgument,
-                                    AllOf(HasSubstr("would be left out: \"q\" (int4)"), HasSubstr("skip_links"))));
+  const std::string bytes = Map({{"w", kArray}, {"q", Array({2}, "float4_e2m1fn", "ab")}});
+  EXPECT_THAT(Open(bytes),
+              StatusIs(StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("would be left out: \"q\" (float4_e2m1fn)"), HasSubstr("skip_links"))));
   ASSERT_OK_AND_ASSIGN(const auto source, Open(bytes, {.skip_links = true}));
-  EXPECT_THAT(source->left_out(), ElementsAre("\"q\" (int4)"));
+  EXPECT_THAT(source->left_out(), ElementsAre("\"q\" (float4_e2m1fn)"));
+}
+
+TEST(FlaxSourceTest, IntegersOfFewerBitsBecomeBytes) {
+  ASSERT_OK_AND_ASSIGN(const auto source,
+                       Open(Map({{"q", Array({2}, "int4", "\x07\x0e")}, {"z", Array({2}, "uint2", "\x03\x04")}})));
+  EXPECT_EQ(source->contents().FindTensor(StateKey::Model("q"))->dtype, DType::kInt8);
+  EXPECT_THAT(ReadWhole(*source, StateKey::Model("q")), IsOkAndHolds("\x07\xfe"));
+  EXPECT_THAT(source->Places(StateKey::Model("q")), StatusIs(StatusCode::kUnimplemented, HasSubstr("another dtype")));
+  EXPECT_THAT(ReadWhole(*source, StateKey::Model("z")),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("element 1 is the byte 4, which is no value of uint2")));
 }
 
 TEST(FlaxSourceTest, AnArrayInChunksHasNoPlaceAndAWholeOneHas) {

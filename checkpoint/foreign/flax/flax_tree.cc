@@ -181,7 +181,7 @@ class TreeReader {
       return absl::OkStatus();
     }
     FSDP_RETURN_IF_ERROR(CheckName(name));
-    tree_.arrays.push_back({name, *stored.dtype, std::move(stored.shape), std::move(stored.pieces)});
+    tree_.arrays.push_back({name, *stored.dtype, stored.narrow, std::move(stored.shape), std::move(stored.pieces)});
     return absl::OkStatus();
   }
 

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "fsdp/checkpoint/foreign/orbax/narrow_integer.h"
 #include "fsdp/checkpoint/storage/byte_range.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tensor/dtype.h"
@@ -22,6 +23,7 @@ namespace fsdp {
 struct FlaxArray {
   std::string name;
   DType dtype = DType::kFloat32;
+  std::optional<NarrowInteger> narrow;  // what each byte holds, if it is an integer of fewer bits
   Shape shape;
   std::vector<ByteRange> pieces;  // of the file, with the elements, row-major; whole elements in each
 };
@@ -36,7 +38,7 @@ struct FlaxValue {
 struct FlaxTree {
   std::vector<FlaxArray> arrays;
   std::vector<FlaxValue> values;
-  std::vector<std::string> left_out;  // `"params.w" (int4)`: a dtype that no tensor here has; the first ones
+  std::vector<std::string> left_out;  // `"params.w" (float4_e2m1fn)`: a dtype that no tensor here has; the first ones
   int64_t left_out_count = 0;
   std::vector<std::string> empty;  // the branches without a leaf; the first ones
   int64_t empty_count = 0;

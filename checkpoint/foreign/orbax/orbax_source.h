@@ -19,7 +19,7 @@
 
 namespace fsdp {
 
-// kInvalidArgument, with their names, when arrays are of a dtype that no tensor here has (int4), unless
+// kInvalidArgument, with their names, when arrays are of a dtype that no tensor here has (float4), unless
 // options.skip_links leaves them out; also for an unfinished checkpoint. kDataLoss when files are missing or damaged,
 // or contradict each other.
 absl::StatusOr<std::unique_ptr<TensorSource>> OpenOrbaxSource(const std::string& path,

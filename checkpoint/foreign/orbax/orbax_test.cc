@@ -197,7 +197,7 @@ TEST_F(OrbaxTest, ArraysOfSeveralItemsAreNotMistakenForEachOther) {
           absl::StrReplaceAll(Zarray(array), {{R"("compressor": null)", R"("compressor": {"id": "zlib"})"}}));
     Write(folder + "/0", stream.substr(0, nbytes));
   };
-  WriteItem("7/a", {{"packed", {1}, false, "jax.Array", "int4"}}, {Leaf("w", "jax.Array")});
+  WriteItem("7/a", {{"packed", {1}, false, "jax.Array", "float4_e2m1fn"}}, {Leaf("w", "jax.Array")});
   write("7/a/w", 5);
   WriteItem("7/b", {}, {Leaf("v", "jax.Array")});
   write("7/b/v", 6);
@@ -252,14 +252,24 @@ TEST_F(OrbaxTest, TheFormOfTheArraysIsTheOneThatTheTreeStates) {
   EXPECT_THAT(Open("item"), StatusIs(StatusCode::kDataLoss, HasSubstr("_METADATA is missing")));
 }
 
+TEST_F(OrbaxTest, IntegersOfFourBitsBecomeBytes) {
+  Write("arrays/w/.zarray", Zarray({"", {1, 2, 3, 4}, false, "", "int4"}));
+  Write("arrays/w/0", "\x07\x09\x0f\xf8");
+  ASSERT_OK_AND_ASSIGN(const auto source, Open("arrays"));
+  EXPECT_EQ(source->contents().FindTensor(StateKey::Model("w"))->dtype, DType::kInt8);
+  EXPECT_THAT(ReadWhole(*source, StateKey::Model("w")), IsOkAndHolds("\x07\xf9\xff\xf8"));
+  EXPECT_THAT(source->Places(StateKey::Model("w")), StatusIs(StatusCode::kUnimplemented, HasSubstr("another dtype")));
+}
+
 TEST_F(OrbaxTest, ADtypeThatNoTensorHasIsRefusedByName) {
   std::vector<TestArray> arrays = state_;
-  arrays.push_back({"params.packed", {1}, false, "jax.Array", "int4"});
+  arrays.push_back({"params.packed", {1}, false, "jax.Array", "float4_e2m1fn"});
   WriteItem("item", arrays);
-  EXPECT_THAT(Open("item"), StatusIs(StatusCode::kInvalidArgument,
-                                     AllOf(HasSubstr("\"params.packed\" (dtype int4)"), HasSubstr("skip_links"))));
+  EXPECT_THAT(Open("item"),
+              StatusIs(StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("\"params.packed\" (dtype float4_e2m1fn)"), HasSubstr("skip_links"))));
   ASSERT_OK_AND_ASSIGN(const auto source, Open("item", true));
-  EXPECT_THAT(source->left_out(), ElementsAre(HasSubstr("\"params.packed\" (dtype int4)")));
+  EXPECT_THAT(source->left_out(), ElementsAre(HasSubstr("\"params.packed\" (dtype float4_e2m1fn)")));
   EXPECT_EQ(source->contents().entries().size(), 4u);
 }
 

@@ -290,12 +290,13 @@ absl::Status ZarrArray::Read(const Interval& interval, std::byte* out) const {
     std::byte* const end = out + interval.size() * element_bytes();
     for (std::byte* at = out; at != end; at += part) std::reverse(at, at + part);
   }
-  return absl::OkStatus();
+  return metadata_.narrow ? WidenIntegers(*metadata_.narrow, interval, out) : absl::OkStatus();
 }
 
 absl::StatusOr<std::vector<TensorPlace>> ZarrArray::Places(const std::string& directory) const {
   if (!metadata_.codec.is_plain()) return absl::UnimplementedError("its chunks are compressed");
   if (metadata_.is_swapped) return absl::UnimplementedError("its elements are big-endian");
+  if (metadata_.narrow) return absl::UnimplementedError("its elements are stored in another dtype");
   if (metadata_.strides != RowMajorStrides(metadata_.chunk)) {
     return absl::UnimplementedError("its chunks are not in C order");
   }

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/orbax/narrow_integer.h"
 #include "fsdp/tensor/convert_elements.h"
 
 namespace fsdp {
@@ -95,6 +96,7 @@ std::optional<ZarrDType> ZarrDTypeOfName(std::string_view name) {
     if (name[0] == '|' && SizeOf(at->second) != 1) return std::nullopt;
     return ZarrDType{at->second, name[0] == '>' && SizeOf(at->second) != 1};
   }
+  if (const std::optional<NarrowInteger> narrow = NarrowIntegerOfName(name)) return ZarrDType{narrow->dtype, false};
   const absl::StatusOr<DType> dtype = ParseDType(name);
   return dtype.ok() ? std::make_optional(ZarrDType{*dtype, false}) : std::nullopt;
 }

@@ -20,7 +20,8 @@ struct ZarrDType {
   bool is_swapped = false;  // big-endian, of more than one byte
 };
 
-// nullopt for a name that no dtype here has: int4, texts, structures.
+// An integer of fewer than eight bits has the dtype that it is read as (narrow_integer.h). nullopt for a name that no
+// dtype here has: float4, texts, structures.
 std::optional<ZarrDType> ZarrDTypeOfName(std::string_view name);
 
 // The bytes of one element with the value of `fill`, which may be null (zero), a number, true, a text ("NaN",

@@ -86,7 +86,7 @@ std::vector<int64_t> RowMajorOrder(int rank) {
   return order;
 }
 
-// A dtype without a counterpart (int4, text) is no error here: the array is named as unreadable, and the others stay
+// A dtype without a counterpart (float4, text) is no error here: the array is named as unreadable, and the others stay
 // readable.
 absl::Status SetDType(const std::string& name, const std::optional<JsonView>& fill, ZarrMetadata& array) {
   array.dtype_name = name;
@@ -94,6 +94,7 @@ absl::Status SetDType(const std::string& name, const std::optional<JsonView>& fi
   if (!dtype) return absl::OkStatus();
   array.dtype = dtype->dtype;
   array.is_swapped = dtype->is_swapped;
+  array.narrow = NarrowIntegerOfName(name);
   FSDP_ASSIGN_OR_RETURN(array.fill, FillBytes(*dtype, fill));
   return absl::OkStatus();
 }

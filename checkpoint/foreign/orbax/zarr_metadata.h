@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "fsdp/checkpoint/foreign/orbax/chunk_codec.h"
+#include "fsdp/checkpoint/foreign/orbax/narrow_integer.h"
 #include "fsdp/tensor/dtype.h"
 #include "fsdp/tensor/shape.h"
 
@@ -25,10 +26,11 @@ inline constexpr int64_t kMaxZarrMetadataBytes = int64_t{1} << 20;
 inline constexpr int kMaxZarrRank = 32;
 
 struct ZarrMetadata {
-  // The dtype of the elements; nullopt for an array that is not a tensor here (int4, texts, structures).
+  // The dtype of the elements; nullopt for an array that is not a tensor here (float4, texts, structures).
   std::optional<DType> dtype;
-  std::string dtype_name;   // as the file has it, for messages
-  bool is_swapped = false;  // big-endian elements of more than one byte
+  std::string dtype_name;                    // as the file has it, for messages
+  bool is_swapped = false;                   // big-endian elements of more than one byte
+  std::optional<NarrowInteger> narrow = {};  // what each byte holds, if it is an integer of fewer bits
 
   Shape shape;
   Shape chunk;                   // of the smallest part that is decoded as a whole; as long as `shape`

@@ -354,10 +354,39 @@ TEST(ZarrMetadataTest, WhatIsNotReadIsRefusedByName) {
 }
 
 TEST(ZarrMetadataTest, ATypeThatNoTensorHasIsNoError) {
-  for (const char* dtype : {"\"int4\"", "\"|S8\"", "\"<M8[ns]\"", "[[\"a\", \"<i4\"]]", "\"|i4\""}) {
+  for (const char* dtype : {"\"float4_e2m1fn\"", "\"|S8\"", "\"<M8[ns]\"", "[[\"a\", \"<i4\"]]", "\"|i4\""}) {
     ASSERT_OK_AND_ASSIGN(const ZarrMetadata array, ParseZarray(Zarray({{"\"<i4\"", dtype}})));
     EXPECT_FALSE(array.dtype.has_value()) << dtype;
   }
+}
+
+TEST(NarrowIntegerTest, AByteOfEveryValueBecomesTheNumberAndOthersAreDamage) {
+  struct Case {
+    const char* name;
+    int least;
+    int most;
+  };
+  for (const auto& [name, least, most] : {Case{"int4", -8, 7}, {"uint4", 0, 15}, {"int2", -2, 1}, {"uint2", 0, 3}}) {
+    const NarrowInteger integer = *NarrowIntegerOfName(name);
+    EXPECT_EQ(ZarrDTypeOfName(name)->dtype, least < 0 ? DType::kInt8 : DType::kUInt8);
+    const int count = most - least + 1;
+    for (int byte = 0; byte < 256; ++byte) {
+      SCOPED_TRACE(absl::StrCat(name, " ", byte));
+      // Stored with zeros or with the sign in the upper bits.
+      int expected = byte < count ? byte : byte - 256;
+      if (byte < count && byte > most) expected = byte - count;
+      std::byte bytes[] = {std::byte{0}, static_cast<std::byte>(byte)};
+      const absl::Status status = WidenIntegers(integer, {6, 8}, bytes);
+      if (expected >= least && expected <= most) {
+        EXPECT_OK(status);
+        EXPECT_EQ(bytes[1], static_cast<std::byte>(expected));
+      } else {
+        EXPECT_THAT(status, StatusIs(StatusCode::kDataLoss, HasSubstr(absl::StrCat("element 7 is the byte ", byte,
+                                                                                   ", which is no value of ", name))));
+      }
+    }
+  }
+  EXPECT_FALSE(NarrowIntegerOfName("int8").has_value());
 }
 
 TEST(ZarrDTypeTest, NamesOfNumPyAndOfMlDtypes) {
