@@ -3,6 +3,7 @@
 // A checkpoint that is whole and a process that cannot read it, in every format: the report names what this machine
 // lacks, in text and JSON, and never speaks of damage.
 #include <filesystem>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -85,6 +86,17 @@ TEST_F(CkptUnreadTest, TooFewDescriptorsAreNoReasonToRepair) {
     EXPECT_THAT(outcome.out + outcome.err, AnyOf(HasSubstr("nothing is damaged"), HasSubstr("Too many open files")))
         << limit;
   }
+}
+
+TEST_F(CkptUnreadTest, ACodecThatIsNotReadIsNoDamage) {
+  fs::create_directories(Path("zarr/w"));
+  std::ofstream(Path("zarr/w/.zarray")) << R"({"zarr_format": 2, "shape": [2], "chunks": [2], "dtype": "<f4",
+      "order": "C", "fill_value": 0, "filters": null, "compressor": {"id": "bz2", "level": 1}})";
+  std::ofstream(Path("zarr/w/0")) << "BZh1";
+  const Outcome outcome = Ckpt({"verify", Path("zarr")});
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("compressor \"bz2\" is not read, expected zstd, gzip, zlib or blosc"));
+  EXPECT_THAT(outcome.out + outcome.err, Not(HasSubstr("damaged")));
 }
 
 TEST_F(CkptUnreadTest, DamageBesideWhatCannotBeReadIsNamedAsDamage) {

@@ -54,12 +54,13 @@ struct Verdict {
 };
 
 // The file's format was recognised, so a source that cannot be opened is damaged, unless this machine cannot read it
-// (VerifyReport::unread), and the error is a problem of the report. kInvalidArgument is the exception: the file is a
-// part of a checkpoint, or of a kind that this project refuses, so the command line is wrong.
+// (VerifyReport::unread), and the error is a problem of the report. Two errors are no verdict. kInvalidArgument: the
+// file is a part of a checkpoint, or of a kind that this project refuses, so the command line is wrong. kUnimplemented:
+// it is in a form of its format that this release does not read, such as with another codec.
 absl::Status VerifyForeign(const std::string& path, const VerifyOptions& options, Verdict& verdict) {
   FSDP_ASSIGN_OR_RETURN(const TensorSourceOptions source_options, SourceOptionsFromFlags());
   const absl::StatusOr<std::unique_ptr<TensorSource>> source = OpenTensorSource(path, source_options);
-  if (absl::IsInvalidArgument(source.status())) return source.status();
+  if (absl::IsInvalidArgument(source.status()) || absl::IsUnimplemented(source.status())) return source.status();
   if (!source.ok()) {
     verdict.report.AddProblem(WithMessage(source.status(), WithFlagNames(source.status().message())));
     return absl::OkStatus();
