@@ -214,7 +214,7 @@ bool NothingTells(const std::string& format, const std::string& file) {
       {"deepspeed", std::regex("/zero/[^/]*/[^/]*[.]pt$")},
       {"megatron", std::regex("[.]distcp$|/mp_rank_[^/]*/")},
       {"orbax", std::regex("/d/[^/]*$|/[0-9.]*$")},
-      {"torch_checkpointing", std::regex("[.](json|bin)$")},
+      {"torch_checkpointing", std::regex("[.](json|bin|safetensors)$")},
   };
   const auto found = files->find(format);
   return found != files->end() && std::regex_search(file, found->second);
