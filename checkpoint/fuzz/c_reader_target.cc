@@ -112,6 +112,18 @@ void CheckTextsAndAliases(const fsdp_reader* reader) {
   }
 }
 
+// What is read can be saved.
+void CheckAttributes(const fsdp_reader* reader) {
+  char* json = nullptr;
+  const absl::Cleanup free = [&] { fsdp_free(json); };
+  Check(IsOk(fsdp_reader_attributes(reader, &json)), "the attributes of the reader are not shown");
+  Check(IsUtf8(json), "an attribute is not UTF-8");
+  fsdp_state* state = nullptr;
+  Check(IsOk(fsdp_state_create(FSDP_FULL, &state)), "a state is not created");
+  const absl::Cleanup free_state = [&] { fsdp_state_free(state); };
+  Check(IsOk(fsdp_state_set_attributes(state, json)), "attributes that were read cannot be saved");
+}
+
 void CheckNumbersOutside(const fsdp_reader* reader, int64_t number) {
   fsdp_tensor tensor = {};
   const char* text = nullptr;
@@ -263,6 +275,7 @@ bool FuzzCApi(std::string_view bytes) {
   const absl::Cleanup close = [&] { fsdp_reader_close(reader); };
   CheckTensors(reader);
   CheckTextsAndAliases(reader);
+  CheckAttributes(reader);
   CheckNumbersOutside(reader, arguments.Number(fsdp_reader_tensor_count(reader)));
   // Verifying and converting read every element, which would take too long for an expanded tensor.
   const bool is_small = IsSmall(reader);

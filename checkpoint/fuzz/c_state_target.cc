@@ -12,6 +12,7 @@
 #include <cstring>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,39 @@ const std::vector<std::string>& Names() {
 const char* NameOf(Arguments& arguments) {
   if (!arguments.Mostly()) return nullptr;
   return Names()[arguments.Byte() % Names().size()].c_str();
+}
+
+std::string Members(int count) {
+  std::string json = "{";
+  for (int i = 0; i < count; ++i) json += (i == 0 ? "\"" : ",\"") + std::to_string(i) + "\":" + std::to_string(i);
+  return json + "}";
+}
+
+// The first six can be saved.
+const std::vector<std::string>& Attributes() {
+  static const auto* attributes = new std::vector<std::string>{
+      R"({"model.n_head": 4, "options.lr": 1e-3, "name": "\u00fc\n", "is": true, "no": null})",
+      "{}",
+      R"({"least": -9223372036854775808, "most": 9223372036854775807, "small": 5e-324, "zero": -0.0})",
+      "{\"\xC3\xBC\": \"\xF0\x9F\x98\x80\"}",
+      "{\"" + std::string(256, 'n') + "\": \"" + std::string(4'000, 't') + "\"}",
+      Members(4'096),
+      Members(4'097),
+      "{\"" + std::string(257, 'n') + "\": 1}",
+      "{\"a\": \"" + std::string(1 << 20, 't') + "\"}",
+      R"({"a": 9223372036854775808})",
+      R"({"a": 1e400})",
+      R"({"a": [1]})",
+      R"({"a": {"b": 1}})",
+      R"({"a": 1, "a": 2})",
+      R"({"a": "\u0000"})",
+      R"({"a": "\ud800"})",
+      R"({"": 1})",
+      "{\"a\": \"\xFF\"}",
+      "[1]",
+      "",
+  };
+  return *attributes;
 }
 
 const std::byte* Memory() {
@@ -114,7 +148,7 @@ class Program {
   // Returns true if every call, with a save at the end, was accepted.
   bool Run() {
     for (int call = 0; call < kMostCalls && !arguments_.empty(); ++call) {
-      switch (arguments_.Byte() % 8) {
+      switch (arguments_.Byte() % 9) {
         case 0:
           AddText();
           break;
@@ -129,6 +163,9 @@ class Program {
           break;
         case 4:
           SaveInBackground();
+          break;
+        case 8:
+          SetAttributes();
           break;
         default:
           AddTensor();
@@ -165,6 +202,18 @@ class Program {
     const char* const alias = NameOf(arguments_);
     const char* const name = NameOf(arguments_);
     (void)IsTaken(fsdp_state_add_alias(state_, alias, name));
+  }
+
+  void SetAttributes() {
+    const bool is_known = arguments_.Mostly();
+    const uint8_t number = arguments_.Byte();
+    std::string json = is_known ? Attributes()[number % Attributes().size()] : std::string(number % 64, ' ');
+    // A text of the input itself.
+    for (size_t i = 0; !is_known && i < json.size(); ++i) json[i] = static_cast<char>(arguments_.Byte());
+    const char* const given = MostlyGiven(json.c_str());
+    if (!IsTaken(fsdp_state_set_attributes(state_, given))) return;
+    Check(given != nullptr, "a wrong argument is not refused");
+    attributes_ = given;
   }
 
   void AddUnit() {
@@ -292,7 +341,15 @@ class Program {
     Check(IsOk(fsdp_reader_open(path, nullptr, &reader)), "what was saved does not open");
     Check(fsdp_reader_tensor_count(reader) == static_cast<int64_t>(tensors_.size()), "a tensor is missing");
     for (const auto& [name, nbytes] : tensors_) CheckTensor(reader, name, nbytes);
+    CheckAttributes(reader);
     fsdp_reader_close(reader);
+  }
+
+  void CheckAttributes(const fsdp_reader* reader) {
+    char* json = nullptr;
+    const absl::Cleanup free = [&] { fsdp_free(json); };
+    Check(IsOk(fsdp_reader_attributes(reader, &json)), "attributes that were saved are not read");
+    Check(nlohmann::json::parse(json) == nlohmann::json::parse(attributes_), "attributes have other values");
   }
 
   // Every element was given, since a save refuses a tensor with a gap. All shards use the same memory, so only the
@@ -315,6 +372,7 @@ class Program {
   Gather gather_;
   bool is_taken_ = true;
   std::map<std::string, int64_t> tensors_;  // name to size in bytes
+  std::string attributes_ = "{}";
 };
 
 }  // namespace
