@@ -14,7 +14,7 @@ import json
 import sys
 from typing import Any, Dict, Iterator, List, Sequence, Tuple
 
-from ._library import library
+from ._library import DTYPE_NUMBERS, library
 from ._torch_boxes import numel_of
 from ._torch_layout import Layout, NestedPath, group_place
 from ._values import has_json, has_names, json_of, json_of_tensor, same, value_of_json, with_lists, with_members
@@ -124,9 +124,10 @@ def _name(dtype: Any) -> str:
 
 
 def is_hyperparameter(size: Sequence[int], dtype: Any) -> bool:
-    """Whether the text keeps a tensor among the members of a group: the lr of a capturable optimizer, and what is about
-    as small."""
-    return 0 < dtype.itemsize * numel_of(size) <= _MOST_BYTES and (not dtype.is_complex or len(size) != 0)
+    """Whether the text keeps a tensor among the members of a group: the lr of a capturable optimizer, and other small
+    ones."""
+    is_kept = _name(dtype) in DTYPE_NUMBERS and not dtype.is_complex
+    return is_kept and 0 < dtype.itemsize * numel_of(size) <= _MOST_BYTES
 
 
 def _with_torch_options(group: Dict[str, Any]) -> Dict[str, Any]:

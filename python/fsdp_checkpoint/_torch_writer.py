@@ -221,7 +221,9 @@ class Writer(StorageWriter):
             names.add(name)
             data = item.tensor_data
             assert data is not None  # of an item that is a tensor
-            if group_place(paths[fqn], layout) is not None and is_hyperparameter(data.size, data.properties.dtype):
+            is_whole = tuple(data.chunk.sizes) == tuple(data.size)
+            is_small = is_whole and is_hyperparameter(data.size, data.properties.dtype)
+            if is_small and group_place(paths[fqn], layout) is not None:
                 continue  # among the values
             tensors.append(SavedTensor(fqn, name, dtype_name(fqn, data.properties.dtype), tuple(data.size)))
         return [
