@@ -98,6 +98,8 @@ TEST(TrainGptCliTest, AWrongCommandLineExitsWith2AndNamesTheFlag) {
       {{"--api=fsdp2", "--use_orig_params"}, {"--use_orig_params", "--api=fsdp1"}},
       {{"--api=fsdp2", "--state_dict_type=local"}, {"--state_dict_type=local", "--api=fsdp1"}},
       {{"--keep_every=10"}, {"--keep_every", "--keep_last"}},
+      {{"--symm_mem_for_comm", "--device=cpu"}, {"--symm_mem_for_comm: expected GPUs, not --device=cpu"}},
+      {{"--copy_engine_all_gather"}, {"--copy_engine_all_gather: expected together with --symm_mem_for_comm"}},
       {{"--cuda_graph", "--device=cpu"}, {"--cuda_graph: expected a GPU, not --device=cpu"}},
       {{"--cuda_graph", "--cpu_offload"}, {"--cuda_graph: expected no --cpu_offload"}},
       {{"--cuda_graph", "--trace=t.json"}, {"--cuda_graph: expected no --trace"}},
@@ -152,6 +154,9 @@ TEST(TrainGptCliTest, AnInputThatCannotBeUsedExitsWith1AndSaysWhy) {
        {"--parity=254: expected at most 253 with the files of 2 ranks"}},
       {{config, "--device=cuda"}, {"--device=cuda: ", "train with --device=cpu"}},
       {{config, "--seq_len=16", "--cuda_graph"}, {"--cuda_graph: the model is on cpu", "only on a CUDA device"}},
+      {{config, "--seq_len=16", "--symm_mem_for_comm"}, {"symm_mem_for_comm: backend ", "expected backend nccl"}},
+      {{config, "--seq_len=16", "--symm_mem_for_comm", "--copy_engine_all_gather", "--api=fsdp2"},
+       {"set_symm_mem_for_comm: backend ", "expected backend nccl"}},
       {{config, "--checkpoint_dir=/proc/saved"}, {"--checkpoint_dir=/proc/saved", "cannot be made"}},
   };
   for (const Refusal& refusal : refusals) ExpectRefused(refusal.flags + Flags{"--steps=1"}, 1, refusal.words);

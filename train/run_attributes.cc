@@ -84,7 +84,8 @@ RunMetadata ImpliedOptions(const RunMetadata& saved) {
           {"options.amsgrad", false},
           {"options.momentum", 0.0},
           {"options.dtype", "float32"},
-          {"options.bf16_stochastic_round", false}};
+          {"options.bf16_stochastic_round", false},
+          {"options.symm_mem_for_comm", false}};
 }
 
 std::string SectionOf(const std::string& name) { return name.substr(0, name.find('.')); }
@@ -171,7 +172,8 @@ RunMetadata OptionAttributes(const TrainOptions& options, int world_size, Device
       {"output_dtype", NameOf(options.output_dtype, options.compute_dtype())},
       {"keep_low_precision_grads", precision.keep_low_precision_grads},
       {"cpu_offload", fsdp.cpu_offload.offload_params},
-      {"optimizer_casts", OptimizerCasts(options, device)}};
+      {"optimizer_casts", OptimizerCasts(options, device)},
+      {"symm_mem_for_comm", fsdp.symm_mem_for_comm}};  // NCCL's symmetric kernels may sum in another order
   return InSection("options", attributes);
 }
 

@@ -13,6 +13,7 @@
 #include "fsdp/checkpoint/storage/presence.h"
 #include "fsdp/collectives/device_mesh.h"
 #include "fsdp/collectives/group_hosts.h"
+#include "fsdp/fsdp/fsdp_module.h"
 #include "fsdp/fsdp/fully_shard.h"
 #include "fsdp/fsdp/wrap/auto_wrap.h"
 #include "fsdp/train/frozen_parameters.h"
@@ -75,7 +76,11 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeFullyShardedModel(
   fully_shard.mp_policy.output_dtype = options.output_dtype;
   fully_shard.activation_checkpointing = false;
   fully_shard.trace = std::move(trace);
-  FSDP_RETURN_IF_ERROR(FullyShard(*module, mesh, fully_shard).status());
+  FSDP_ASSIGN_OR_RETURN(FsdpModule * root, FullyShard(*module, mesh, fully_shard));
+  if (options.fsdp.symm_mem_for_comm) {
+    FSDP_RETURN_IF_ERROR(root->set_symm_mem_for_comm(true, Recurse::kYes));
+  }
+  if (options.fsdp.copy_engine_all_gather) FSDP_RETURN_IF_ERROR(root->set_copy_engine_all_gather());
   return FullyShardedDataParallel::FromFullyShard(std::move(module));
 }
 

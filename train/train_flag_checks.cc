@@ -266,6 +266,12 @@ absl::Status CheckCombinations() {
   if (absl::GetFlag(FLAGS_pin_memory) && !absl::GetFlag(FLAGS_cpu_offload)) {
     return absl::InvalidArgumentError("--pin_memory: expected together with --cpu_offload");
   }
+  if (absl::GetFlag(FLAGS_symm_mem_for_comm) && absl::GetFlag(FLAGS_device) == "cpu") {
+    return absl::InvalidArgumentError("--symm_mem_for_comm: expected GPUs, not --device=cpu");
+  }
+  if (absl::GetFlag(FLAGS_copy_engine_all_gather) && !absl::GetFlag(FLAGS_symm_mem_for_comm)) {
+    return absl::InvalidArgumentError("--copy_engine_all_gather: expected together with --symm_mem_for_comm");
+  }
   if (absl::GetFlag(FLAGS_cuda_graph)) FSDP_RETURN_IF_ERROR(CheckCudaGraph());
   if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {
     return absl::InvalidArgumentError("--data and --tokens: expected only one of the two");

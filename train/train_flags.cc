@@ -119,6 +119,12 @@ ABSL_FLAG(bool, activation_checkpointing, false,
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before the current one's forward");
 ABSL_FLAG(bool, limit_all_gathers, true, "keep no more unsharded units than the schedule needs");
+ABSL_FLAG(bool, symm_mem_for_comm, false,
+          "on GPUs that reach each other's memory, let NCCL (2.27 or later) use symmetric memory for all-gathers and "
+          "reduce-scatters");
+ABSL_FLAG(bool, copy_engine_all_gather, false,
+          "with --symm_mem_for_comm, all-gathers by copy engines, which leave the multiprocessors to the model (NCCL "
+          "2.28 and CUDA 12.5, or later)");
 ABSL_FLAG(bool, optimizer_casts, true,
           "on GPUs, let the optimizer also write the bfloat16 parameters that all-gathers start from");
 

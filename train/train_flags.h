@@ -69,6 +69,8 @@ ABSL_DECLARE_FLAG(bool, activation_checkpointing);
 ABSL_DECLARE_FLAG(std::string, backward_prefetch);
 ABSL_DECLARE_FLAG(bool, forward_prefetch);
 ABSL_DECLARE_FLAG(bool, limit_all_gathers);
+ABSL_DECLARE_FLAG(bool, symm_mem_for_comm);
+ABSL_DECLARE_FLAG(bool, copy_engine_all_gather);
 ABSL_DECLARE_FLAG(bool, optimizer_casts);
 ABSL_DECLARE_FLAG(bool, cuda_graph);
 ABSL_DECLARE_FLAG(std::string, checkpoint_dir);

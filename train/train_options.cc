@@ -129,6 +129,8 @@ absl::StatusOr<FsdpOptions> ReadFsdpOptions() {
   FSDP_ASSIGN_OR_RETURN(fsdp.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
   fsdp.forward_prefetch = absl::GetFlag(FLAGS_forward_prefetch);
   fsdp.limit_all_gathers = absl::GetFlag(FLAGS_limit_all_gathers);
+  fsdp.symm_mem_for_comm = absl::GetFlag(FLAGS_symm_mem_for_comm);
+  fsdp.copy_engine_all_gather = absl::GetFlag(FLAGS_copy_engine_all_gather);
   // Unset means that the device decides, so the flag's default must not set it to true.
   if (!absl::GetFlag(FLAGS_optimizer_casts)) fsdp.optimizer_casts = false;
   return fsdp;
