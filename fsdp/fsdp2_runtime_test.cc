@@ -185,6 +185,7 @@ std::vector<double> ValuesOf(const Tensor& tensor) {
 
 void FillGradients(const Unit& unit, double value) {
   for (const auto& parameter : unit.parameters) {
+    ASSERT_OK(parameter->GradToWrite().status());
     for (int64_t i = 0; i < parameter->shape.numel(); ++i) {
       void* const element = static_cast<char*>(parameter->grad.data()) + i * SizeOf(parameter->grad.dtype());
       ASSERT_OK(Convert(DType::kFloat64, &value, parameter->grad.dtype(), element, 1));

@@ -318,6 +318,7 @@ absl::StatusOr<std::vector<Tensor>> ManualUnits::Gradients(int index) {
   FSDP_RETURN_IF_ERROR(CheckIndex(index));
   FSDP_RETURN_IF_ERROR(progress_->CheckOrder("Gradients"));
   FSDP_RETURN_IF_ERROR(model_->runtime().gradients().Bind(index, GradientReduction::SyncIf(progress_->sync)));
+  model_->runtime().gradients().ZeroUnwritten(index);
   // Reduce does not follow for a frozen unit, which has no gradient.
   if (model_->units().unit(index).trainable()) progress_->in_backward.insert(index);
   std::vector<Tensor> whole;

@@ -108,8 +108,10 @@ absl::Status CommunicationAlone(const UnitStore& units, UnitRuntime& runtime, co
   using Kind = ScheduleEvent::Kind;
   for (const ScheduleEvent& event : schedule) {
     if (event.kind == Kind::kAllGather) FSDP_RETURN_IF_ERROR(runtime.Unshard(event.unit));
-    if (event.kind == Kind::kBackward)
+    if (event.kind == Kind::kBackward) {
       FSDP_RETURN_IF_ERROR(runtime.gradients().Bind(event.unit, GradientReduction::Sync::kReduce));
+      runtime.gradients().Unbind(event.unit, GradientReduction::Sync::kReduce);
+    }
     if (event.kind == Kind::kReshard) runtime.Reshard(event.unit);
     if (event.kind == Kind::kReduceScatter) FSDP_RETURN_IF_ERROR(runtime.gradients().ReduceScatter(event.unit));
   }

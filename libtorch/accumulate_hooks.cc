@@ -2,7 +2,7 @@
 //
 // Hooks on AccumulateGrad nodes, as DistributedDataParallel's reducer uses them.
 //
-// Sees the gradient before it is added, and passes it on unchanged.
+// Sees the gradient before it is added. AccumulateGrad adds nothing if it is passed an undefined one.
 #include "fsdp/libtorch/accumulate_hooks.h"
 
 #include <ATen/core/grad_mode.h>
@@ -18,14 +18,11 @@ using torch::autograd::variable_list;
 
 class BeforeAccumulate final : public torch::autograd::FunctionPreHook {
  public:
-  explicit BeforeAccumulate(std::function<void(const at::Tensor&)> call) : call_(std::move(call)) {}
-  variable_list operator()(const variable_list& grads) override {
-    call_(grads[0]);
-    return grads;
-  }
+  explicit BeforeAccumulate(std::function<bool(const at::Tensor&)> call) : call_(std::move(call)) {}
+  variable_list operator()(const variable_list& grads) override { return call_(grads[0]) ? variable_list(1) : grads; }
 
  private:
-  const std::function<void(const at::Tensor&)> call_;
+  const std::function<bool(const at::Tensor&)> call_;
 };
 
 class AfterAccumulate final : public torch::autograd::FunctionPostHook {
@@ -52,7 +49,7 @@ void AllowAnyGradientDType(const Leaf& leaf, Node& accumulator) {
 
 }  // namespace
 
-Accumulator HookAccumulation(const at::Tensor& leaf, std::function<void(const at::Tensor& gradient)> before,
+Accumulator HookAccumulation(const at::Tensor& leaf, std::function<bool(const at::Tensor& gradient)> before,
                              std::function<void()> after) {
   at::AutoGradMode grad(true);
   Accumulator accumulator = torch::autograd::impl::grad_accumulator(leaf);

@@ -15,9 +15,9 @@ namespace fsdp {
 // Autograd holds it weakly, so the caller must keep it.
 using Accumulator = decltype(torch::autograd::impl::grad_accumulator(std::declval<const at::Tensor&>()));
 
-// Hooks the accumulation into `leaf`, a leaf that requires a gradient. `before`, which gets the gradient to be added,
-// and `after` run on autograd's thread, and may throw.
-Accumulator HookAccumulation(const at::Tensor& leaf, std::function<void(const at::Tensor& gradient)> before,
+// Hooks the accumulation into `leaf`, a leaf that requires a gradient. `before` gets the gradient to be added, and is
+// true if it has dealt with it. It and `after` run on autograd's thread, and may throw.
+Accumulator HookAccumulation(const at::Tensor& leaf, std::function<bool(const at::Tensor& gradient)> before,
                              std::function<void()> after);
 
 // By default autograd casts a gradient to its leaf's dtype. Turns that off for this leaf, if this LibTorch has

@@ -9,6 +9,8 @@
 #include <torch/optim.h>
 
 #include <limits>
+#include <string>
+#include <vector>
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/status_matchers.h"
@@ -300,6 +302,45 @@ TEST(ShardedModuleTest, OurOptimizersTrainIt) {
     EXPECT_LE(LargestDifference(plain, values), kSplitBound);
     return absl::OkStatus();
   }));
+}
+
+// The memory of gradients holds anything before a backward: here the NaNs of another.
+TEST(ShardedModuleTest, NothingThatABackwardLeftInMemoryIsInTheNextOne) {
+  at::set_num_threads(1);
+  for (const char* name : {"odd_net", "tied_transformer", "lstm", "mixture_of_experts"}) {
+    for (const bool fsdp2 : {false, true}) {
+      SCOPED_TRACE(std::string(name) + (fsdp2 ? " fsdp2" : ""));
+      ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
+        std::vector<std::vector<float>> gradients[2];
+        for (const bool nan_before : {false, true}) {
+          const TestModel model = MakeTestModel(name);
+          TestSharding sharding = Fsdp1For(name);
+          sharding.use_fsdp2 = fsdp2;
+          FSDP_ASSIGN_OR_RETURN(const auto sharded, ShardTestModel(model, group, sharding));
+          const auto backward = [&](float scale) {
+            return Caught([&] {
+              sharded->Forward(model.forward, model.input(0)).square().mean().mul(scale).backward();
+              return absl::OkStatus();
+            });
+          };
+          if (nan_before) {
+            FSDP_RETURN_IF_ERROR(backward(std::numeric_limits<float>::quiet_NaN()));
+            for (ShardedParameter* parameter : sharded->parameters()) parameter->has_grad = false;
+          }
+          FSDP_RETURN_IF_ERROR(backward(1));
+          FSDP_RETURN_IF_ERROR(sharded->stream().Synchronize());
+          for (const ShardedParameter* parameter : sharded->parameters()) {
+            if (!parameter->has_grad) continue;
+            const float* grad = parameter->grad.data_as<float>();
+            gradients[nan_before ? 1 : 0].emplace_back(grad, grad + parameter->grad.numel());
+          }
+        }
+        EXPECT_FALSE(gradients[0].empty());
+        EXPECT_EQ(gradients[0], gradients[1]);
+        return absl::OkStatus();
+      }));
+    }
+  }
 }
 
 TEST(ShardedModuleTest, ClippingIsThatOfLibTorch) {

@@ -13,10 +13,11 @@
 //
 // Autograd saves parameters by their storage, so backward reads the values that are gathered at that time
 // (slot_storage.h). Gradients: AccumulateGrad adds in place if a parameter has a gradient, so before it runs the
-// parameter gets its place in the unit's gradient slot as its gradient. A unit that ended and gets a late gradient
-// begins again, and its reduction adds to the first. In Python's FSDP2, a gradient that an operator computes in a wider
-// dtype than its parameter's, as oneDNN's LSTM does, stays wide until it is reduced in that dtype: here memory in the
-// reduce dtype then replaces the gradient slot.
+// parameter gets its place in the unit's gradient slot as its gradient. The slot holds anything, so the first gradient
+// is copied to it, and AccumulateGrad gets none. A unit that ended and gets a late gradient begins again, and its
+// reduction adds to the first. In Python's FSDP2, a gradient that an operator computes in a wider dtype than its
+// parameter's, as oneDNN's LSTM does, stays wide until it is reduced in that dtype: here memory in the reduce dtype
+// then replaces the gradient slot.
 //
 // In the host's backward a unit that several forwards visited would begin and end once per visit, with a reduction
 // each, while autograd accumulates once. Such a unit is entered only for reading (fsdp/'s recomputation), until it
@@ -89,7 +90,7 @@ void UnitFollower::HookGradients() {
       return [weak, i, hook](const auto&... gradient) {
         const std::shared_ptr<UnitFollower> follower = weak.lock();
         TORCH_CHECK(follower != nullptr, kGone);
-        ((*follower).*hook)(i, gradient...);
+        return ((*follower).*hook)(i, gradient...);
       };
     };
     Accumulator& accumulator = states_[i].accumulator;
@@ -358,7 +359,7 @@ void UnitFollower::Run(bool pre, const Open& open) {
   }
 }
 
-void UnitFollower::OnAccumulate(int index, const at::Tensor& gradient) {
+bool UnitFollower::OnAccumulate(int index, const at::Tensor& gradient) {
   TORCH_CHECK(!at::GradMode::is_enabled(), "backward with create_graph of a sharded module is not supported");
   BeginBackward();
   ThrowIfError(streams_.Join());
@@ -366,13 +367,24 @@ void UnitFollower::OnAccumulate(int index, const at::Tensor& gradient) {
   Enter(node_of_unit_[leaf.unit], /*for_gradients=*/true);
   leaf.mirror->grad_used = true;
   const Tensor& slot = leaf.mirror->grad;
-  // A gradient that is not wider than its slot is added to the slot as it is.
-  if (!gradient.defined() || !slot.defined() || gradient.element_size() <= SizeOf(slot.dtype())) return;
+  if (!gradient.defined() || !slot.defined()) return false;
   at::DisableRecordFunctionGuard quiet;
-  WaitForLibTorch();
-  ThrowIfError(model_->runtime().gradients().Widen(leaf.unit));
-  ThrowIfError(streams_.LibTorchAfter());
-  leaves_->Follow();
+  if (gradient.element_size() > SizeOf(slot.dtype())) {
+    WaitForLibTorch();
+    ThrowIfError(model_->runtime().gradients().Widen(leaf.unit));
+    ThrowIfError(streams_.LibTorchAfter());
+    leaves_->Follow();
+  }
+  // The first gradient replaces what the slot's memory holds.
+  if (std::exchange(leaf.mirror->zero_grad_stream, nullptr) == nullptr) return false;
+  at::NoGradGuard no_grad;
+  at::Tensor& bound = leaf.tensor.mutable_grad();
+  if (gradient.layout() == at::kStrided) {
+    bound.copy_(gradient);
+    return true;
+  }
+  bound.zero_();  // a sparse gradient can only be added
+  return false;
 }
 
 void UnitFollower::OnAccumulated(int index) {

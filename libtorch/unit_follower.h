@@ -132,7 +132,8 @@ class UnitFollower final : public SlotOwner, public std::enable_shared_from_this
   void Run(bool pre, const Open& open);
   bool Contains(int outer, int inner) const;
   bool IsTop(int node) const { return !open_.empty() && open_.back().node == node; }
-  void OnAccumulate(int index, const at::Tensor& gradient);
+  // True: the gradient is in its slot, and autograd has nothing to add.
+  bool OnAccumulate(int index, const at::Tensor& gradient);
   void OnAccumulated(int index);
   bool Syncs(int node) const;
   void ReduceOwed();

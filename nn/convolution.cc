@@ -97,12 +97,12 @@ class Convolution {
   absl::Status Backward(const Tensor& x, const Tensor& grad_out, Parameter& weight, Parameter* bias,
                         const Tensor& grad_x) {
     FSDP_ASSIGN_OR_RETURN(const Tensor w, weight.Data());
-    Tensor grad_w, grad_b;
+    ParameterGrad grad_w, grad_b;
     if (weight.requires_grad) {
-      FSDP_ASSIGN_OR_RETURN(grad_w, weight.Grad());
+      FSDP_ASSIGN_OR_RETURN(grad_w, GradOf(weight));
     }
     if (bias != nullptr && bias->requires_grad) {
-      FSDP_ASSIGN_OR_RETURN(grad_b, bias->Grad());
+      FSDP_ASSIGN_OR_RETURN(grad_b, GradOf(*bias));
     }
     FSDP_RETURN_IF_ERROR(MakeColumns(x.dtype()));
     for (int64_t part = 0; part < batch_ * options_.groups; ++part) {
@@ -110,8 +110,11 @@ class Convolution {
       const Tensor grad = OutPart(grad_out, part);
       // Only the parameters' gradients read the columns; grad_x overwrites them below.
       if (grad_w.defined() || grad_b.defined()) Unfold(x, part);
-      if (grad_w.defined()) Multiply(grad, Taps(), WeightOf(grad_w, group), {.transpose_b = true, .accumulate = true});
-      if (grad_b.defined()) Multiply(grad, Ones(), BiasOf(grad_b, group), {.transpose_b = true, .accumulate = true});
+      const auto add = [&](const ParameterGrad& to) {  // the other images' products follow the first one's
+        return MatmulOptions{.transpose_b = true, .accumulate = to.accumulate || part >= options_.groups};
+      };
+      if (grad_w.defined()) Multiply(grad, Taps(), WeightOf(grad_w.grad, group), add(grad_w));
+      if (grad_b.defined()) Multiply(grad, Ones(), BiasOf(grad_b.grad, group), add(grad_b));
       Multiply(WeightOf(w, group), grad, Taps(), {.transpose_a = true});
       tape_.ops().Fold(Taps(), shape_, Part(grad_x, part, shape_.image_numel(), {shape_.image_numel()}),
                        tape_.stream());
@@ -120,6 +123,13 @@ class Convolution {
   }
 
  private:
+  // Without images there is no product that could write it.
+  absl::StatusOr<ParameterGrad> GradOf(Parameter& parameter) const {
+    if (batch_ > 0) return parameter.GradToWrite();
+    FSDP_ASSIGN_OR_RETURN(Tensor zeroed, parameter.Grad());
+    return ParameterGrad(std::move(zeroed));
+  }
+
   absl::Status MakeColumns(DType dtype) {
     FSDP_ASSIGN_OR_RETURN(columns_, tape_.Empty(dtype, {shape_.rows() + (shape_.ones ? 1 : 0), shape_.columns()}));
     return absl::OkStatus();

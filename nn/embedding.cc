@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/nn/last_dim.h"
+#include "fsdp/tensor/ops.h"
 
 namespace fsdp {
 
@@ -79,12 +80,15 @@ absl::StatusOr<Tensor> PositionEmbedding::DoForward(const Tensor& x, Tape& tape)
 
 absl::StatusOr<Tensor> PositionEmbedding::DoBackward(const Tensor& grad_output, Tape& tape) {
   if (weight_->requires_grad) {
-    FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
+    FSDP_ASSIGN_OR_RETURN(const ParameterGrad to, weight_->GradToWrite());
     // For its gradient, the part of the table in use is a bias of T * C elements that is added to each of the B
-    // sequences: grad_weight[0:T] += sum over b of grad_out[b].
+    // sequences: grad_weight[0:T] (+)= sum over b of grad_out[b]. The rest of the table has no gradient.
     const int64_t sequence_numel = grad_output.shape().row_numel();
+    if (!to.accumulate && sequence_numel < to.grad.numel()) {
+      tape.device().ops().Zero(to.grad.Slice({sequence_numel, to.grad.numel()}), tape.stream());
+    }
     tape.ops().BiasBackward(grad_output.View({grad_output.shape().dim(0), sequence_numel}),
-                            grad_weight.Slice({0, sequence_numel}), tape.stream());
+                            {to.grad.Slice({0, sequence_numel}), to.accumulate}, tape.stream());
   }
   return grad_output;  // d (x + weight) / d x is the identity
 }

@@ -139,6 +139,20 @@ TEST_P(LayerOpsTest, BiasBackwardAddsManyRows) {
   }
 }
 
+// Also of no rows.
+TEST_P(LayerOpsTest, BiasBackwardThatReplacesHasTheBitsOfASumWithZero) {
+  ForEachInstructionSet([&] {
+    for (const int64_t rows : {100, 0}) {
+      const Tensor grad_out = Place({rows, 37}, Random(rows * 37, 1));
+      const Tensor added = Place({37}, Doubles(37, 0.0)), replaced = Output({37});
+      ops_->BiasBackward(grad_out, added, *stream_);
+      ops_->BiasBackward(grad_out, {replaced, /*adds=*/false}, *stream_);
+      ASSERT_OK(stream_->Synchronize());
+      ExpectSameBytes(replaced, added);
+    }
+  });
+}
+
 TEST_P(LayerOpsTest, AddMayBeInPlace) {
   ForEachInstructionSet([&] {
     const Doubles a = Random(75, 1), b = Random(75, 2);

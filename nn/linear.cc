@@ -10,8 +10,8 @@
 // adapter costs no pass over y beyond its sum.
 //
 // The two layers differ only in the transpose flags: the product reads either layout in place, so a weight keeps the
-// layout that its checkpoint has. Products and sums of a gradient accumulate into the gradient buffer itself; a
-// parameter that is frozen costs neither.
+// layout that its checkpoint has. Products and sums of a gradient go into the gradient buffer itself, which the first
+// of a backward need not read (Parameter::GradToWrite); a parameter that is frozen costs neither.
 #include "fsdp/nn/linear.h"
 
 #include <cmath>
@@ -22,6 +22,17 @@
 #include "fsdp/tensor/ops.h"
 
 namespace fsdp {
+namespace {
+
+// The gradient of `weight` (+)= a^T b. Without rows there is no product that could write it.
+absl::Status MultiplyGrad(const Tensor& a, const Tensor& b, Parameter& weight, Tape& tape) {
+  if (a.shape().dim(0) == 0) return weight.Grad().status();
+  FSDP_ASSIGN_OR_RETURN(const ParameterGrad to, weight.GradToWrite());
+  tape.ops().Matmul(a, b, Tensor(), to.grad, {.transpose_a = true, .accumulate = to.accumulate}, tape.stream());
+  return absl::OkStatus();
+}
+
+}  // namespace
 
 // The order of registration is the order in flat units and in state dicts: weight, then bias.
 Linear::Linear(int64_t in_features, int64_t out_features, const Initializer& initializer, bool bias)
@@ -85,12 +96,10 @@ absl::StatusOr<Tensor> Linear::DoBackward(const Tensor& grad_output, Tape& tape)
   const Tensor grad_rows = AsRows(grad_output);
   tape.ops().Matmul(grad_rows, weight, Tensor(), AsRows(grad_x), {}, tape.stream());
   if (weight_->requires_grad) {
-    FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
-    tape.ops().Matmul(grad_rows, AsRows(x), Tensor(), grad_weight, {.transpose_a = true, .accumulate = true},
-                      tape.stream());
+    FSDP_RETURN_IF_ERROR(MultiplyGrad(grad_rows, AsRows(x), *weight_, tape));
   }
   if (bias_ != nullptr && bias_->requires_grad) {
-    FSDP_ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
+    FSDP_ASSIGN_OR_RETURN(const ParameterGrad grad_bias, bias_->GradToWrite());
     tape.ops().BiasBackward(grad_rows, grad_bias, tape.stream());
   }
   if (grad_through_lora.defined()) tape.ops().Add(grad_x, grad_through_lora, grad_x, tape.stream());
@@ -119,12 +128,10 @@ absl::StatusOr<Tensor> Conv1D::DoBackward(const Tensor& grad_output, Tape& tape)
   const Tensor grad_rows = AsRows(grad_output);
   tape.ops().Matmul(grad_rows, weight, Tensor(), AsRows(grad_x), {.transpose_b = true}, tape.stream());
   if (weight_->requires_grad) {
-    FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, weight_->Grad());
-    tape.ops().Matmul(AsRows(x), grad_rows, Tensor(), grad_weight, {.transpose_a = true, .accumulate = true},
-                      tape.stream());
+    FSDP_RETURN_IF_ERROR(MultiplyGrad(AsRows(x), grad_rows, *weight_, tape));
   }
   if (bias_->requires_grad) {
-    FSDP_ASSIGN_OR_RETURN(Tensor grad_bias, bias_->Grad());
+    FSDP_ASSIGN_OR_RETURN(const ParameterGrad grad_bias, bias_->GradToWrite());
     tape.ops().BiasBackward(grad_rows, grad_bias, tape.stream());
   }
   return grad_x;

@@ -27,9 +27,9 @@ namespace fsdp {
 namespace {
 
 // Undefined, and not computed, for a frozen parameter.
-absl::StatusOr<Tensor> GradOf(Parameter& parameter) {
-  if (!parameter.requires_grad) return Tensor();
-  return parameter.Grad();
+absl::StatusOr<ParameterGrad> GradOf(Parameter& parameter) {
+  if (!parameter.requires_grad) return ParameterGrad();
+  return parameter.GradToWrite();
 }
 
 ResidualSum RowsOf(const ResidualSum& input) { return {AsRows(input.x), AsRows(input.residual), AsRows(input.sum)}; }
@@ -100,8 +100,8 @@ absl::StatusOr<Tensor> LayerNorm::NormBackward(const Tensor& grad_output, const 
   FSDP_ASSIGN_OR_RETURN(Tensor x, tape.Restore());
   FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
   FSDP_ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
-  FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, GradOf(*weight_));
-  FSDP_ASSIGN_OR_RETURN(Tensor grad_bias, GradOf(*bias_));
+  FSDP_ASSIGN_OR_RETURN(const ParameterGrad grad_weight, GradOf(*weight_));
+  FSDP_ASSIGN_OR_RETURN(const ParameterGrad grad_bias, GradOf(*bias_));
   if (grad_around.defined()) {
     tape.ops().AddLayerNormBackward(AsRows(grad_output), AsRows(grad_around), AsRows(x), weight, mean, rstd,
                                     {AsRows(grad_x), grad_weight, grad_bias}, tape.stream());
@@ -132,7 +132,7 @@ absl::StatusOr<Tensor> RmsNorm::NormBackward(const Tensor& grad_output, const Te
   FSDP_ASSIGN_OR_RETURN(Tensor x, tape.Restore());
   FSDP_ASSIGN_OR_RETURN(Tensor weight, weight_->Data());
   FSDP_ASSIGN_OR_RETURN(Tensor grad_x, tape.Empty(x.dtype(), x.shape()));
-  FSDP_ASSIGN_OR_RETURN(Tensor grad_weight, GradOf(*weight_));
+  FSDP_ASSIGN_OR_RETURN(const ParameterGrad grad_weight, GradOf(*weight_));
   if (grad_around.defined()) {
     tape.ops().AddRmsNormBackward(AsRows(grad_output), AsRows(grad_around), AsRows(x), weight, rstd,
                                   {AsRows(grad_x), grad_weight, Tensor()}, tape.stream());

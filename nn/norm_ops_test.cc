@@ -109,6 +109,27 @@ TEST_P(NormOpsTest, AddRmsNormHasTheBitsOfAddAndRmsNorm) {
   ExpectSameBytes(fused_rstd, rstd);
 }
 
+TEST_P(NormOpsTest, GradientsThatAreReplacedHaveTheBitsOfASumWithZero) {
+  const Tensor x = Rows(RandomRows(1)), weight = Columns(RandomColumns(2)), grad_out = Rows(RandomRows(4));
+  const Tensor out = Output(), mean = Statistic(), rstd = Statistic(), grad_x = Output();
+  const Doubles zeros(columns_, 0.0);
+  const Tensor added[3] = {Columns(zeros), Columns(zeros), Columns(zeros)};
+  const auto nan = [&] { return NanTensor(GetParam().dtype, {columns_}, GetParam().offset); };
+  const Tensor replaced[3] = {nan(), nan(), nan()};
+  ops_->LayerNorm(x, weight, weight, 1e-5f, out, mean, rstd, *stream_);
+  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, added[0], added[1], *stream_);
+  // One of the two may be replaced and the other added to.
+  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, {replaced[0], /*adds=*/false}, ParameterGrad(),
+                          *stream_);
+  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, Columns(zeros), {replaced[1], /*adds=*/false},
+                          *stream_);
+  ops_->RmsNorm(x, weight, 1e-2f, out, rstd, *stream_);
+  ops_->RmsNormBackward(grad_out, x, weight, rstd, grad_x, added[2], *stream_);
+  ops_->RmsNormBackward(grad_out, x, weight, rstd, grad_x, {replaced[2], /*adds=*/false}, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  for (int i = 0; i < 3; ++i) ExpectSameBytes(replaced[i], added[i]);
+}
+
 TEST_P(NormOpsTest, AddLayerNormBackwardHasTheBitsOfTheBackwardAndAdd) {
   const Tensor sum = Rows(RandomRows(1)), grad_out = Rows(RandomRows(2)), grad_sum = Rows(RandomRows(3));
   const Tensor weight = Columns(RandomColumns(4)), mean = Statistic(), rstd = Statistic();
@@ -121,8 +142,8 @@ TEST_P(NormOpsTest, AddLayerNormBackwardHasTheBitsOfTheBackwardAndAdd) {
   ops_->AddLayerNormBackward(grad_out, grad_sum, sum, weight, mean, rstd, fused, *stream_);
   ASSERT_OK(stream_->Synchronize());
   ExpectSameBytes(fused.x, apart.x);
-  ExpectSameBytes(fused.weight, apart.weight);
-  ExpectSameBytes(fused.bias, apart.bias);
+  ExpectSameBytes(fused.weight.grad, apart.weight.grad);
+  ExpectSameBytes(fused.bias.grad, apart.bias.grad);
 }
 
 TEST_P(NormOpsTest, AddRmsNormBackwardHasTheBitsOfTheBackwardAndAdd) {
@@ -137,7 +158,7 @@ TEST_P(NormOpsTest, AddRmsNormBackwardHasTheBitsOfTheBackwardAndAdd) {
   ops_->AddRmsNormBackward(grad_out, grad_sum, sum, weight, rstd, fused, *stream_);
   ASSERT_OK(stream_->Synchronize());
   ExpectSameBytes(fused.x, apart.x);
-  ExpectSameBytes(fused.weight, apart.weight);
+  ExpectSameBytes(fused.weight.grad, apart.weight.grad);
 }
 
 TEST_P(NormOpsTest, AFrozenParameterChangesNoOtherGradient) {

@@ -2,6 +2,7 @@
 #include "fsdp/nn/parameter.h"
 
 #include <cstddef>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,13 @@ absl::StatusOr<Tensor> Parameter::Data() const {
 }
 
 absl::StatusOr<Tensor> Parameter::Grad() {
+  Stream* const zeroed_on = zero_grad_stream;
+  FSDP_RETURN_IF_ERROR(GradToWrite().status());
+  if (zeroed_on != nullptr) zeroed_on->device().ops().Zero(grad, *zeroed_on);
+  return grad;
+}
+
+absl::StatusOr<ParameterGrad> Parameter::GradToWrite() {
   if (!grad.defined() && !requires_grad) {
     return absl::FailedPreconditionError(absl::StrCat("parameter \"", fqn, "\" ", shape.ToString(),
                                                       ": it does not require a gradient and has no memory for one: a "
@@ -33,7 +41,7 @@ absl::StatusOr<Tensor> Parameter::Grad() {
   }
   if (!grad.defined()) return NotBound(*this, "grad");
   grad_used = true;
-  return grad;
+  return ParameterGrad(grad, /*adds=*/std::exchange(zero_grad_stream, nullptr) == nullptr);
 }
 
 void Parameter::FillInitial(uint64_t seed, const Interval& interval, float* out) const {

@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "fsdp/nn/initializer.h"
+#include "fsdp/nn/ops/layer_ops.h"
 #include "fsdp/nn/parameter_part.h"
 #include "fsdp/tensor/device.h"
 #include "fsdp/tensor/stream.h"
@@ -48,8 +49,16 @@ struct Parameter {
   absl::StatusOr<Tensor> Data() const;
   absl::StatusOr<Tensor> Grad();
 
-  bool grad_used = false;  // Grad() was called since `grad` was bound
+  // The same for a kernel that can replace the gradient, too, and writes all of it: the first after FSDP bound `grad`
+  // does, so that nobody has to set its memory to zero.
+  absl::StatusOr<ParameterGrad> GradToWrite();
+
+  bool grad_used = false;  // Grad() or GradToWrite() was called since `grad` was bound
   bool sharded = false;    // FSDP has the values, in `dtype`, and binds `data` and `grad` when it computes
+
+  // Not null while `grad` is bound to memory that holds anything, until Grad() or GradToWrite(): the stream on which
+  // Grad() sets it to zero. Must outlive that. Code that uses `grad` itself comes after one of the two.
+  Stream* zero_grad_stream = nullptr;
 };
 
 // Allocates memory for `parameter` on `device`, in its dtype: data from its initializer under `seed`, grad zero. Blocks

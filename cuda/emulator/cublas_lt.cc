@@ -75,8 +75,8 @@ void Multiply(const cublasLtMatmulDescOpaque_t& desc, float alpha, const Matrix&
   }
 }
 
-// Products for which cuBLASLt has no fast kernel.
-std::atomic<int64_t> misaligned_products{0};
+// Products for which cuBLASLt has no fast kernel, and those that read c.
+std::atomic<int64_t> misaligned_products{0}, adding_products{0};
 
 // Whether every column of 16-bit elements begins at a multiple of 16 bytes, as a GPU's copy engines and widest loads
 // require.
@@ -114,6 +114,7 @@ bool Fits(const cublasLtMatmulDescOpaque_t& desc, const cublasLtMatrixLayoutOpaq
 }  // namespace
 
 int64_t fsdp::EmulatedMisalignedProducts() { return misaligned_products; }
+int64_t fsdp::EmulatedAddingProducts() { return adding_products; }
 
 const char* cublasLtGetStatusString(cublasStatus_t status) {
   switch (status) {
@@ -229,6 +230,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
       (a_layout->type != CUDA_R_32F && HasOddSize(d_layout->rows, d_layout->columns, terms))) {
     ++misaligned_products;
   }
+  if (*static_cast<const float*>(beta) != 0) ++adding_products;
   const auto matrix = [&memory](const cublasLtMatrixLayoutOpaque_t& layout, const void* data) {
     return Matrix{layout, const_cast<void*>(memory.KernelView(data))};
   };

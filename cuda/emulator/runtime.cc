@@ -39,7 +39,7 @@ constexpr size_t kMaxShared = 227 << 10;
 thread_local int current_device = 0;
 thread_local cudaError_t last_error = cudaSuccess;
 std::array<std::atomic<cudaError_t>, kEmulatedDevices> device_errors = {};
-std::atomic<int64_t> launches = 0, copies = 0;
+std::atomic<int64_t> launches = 0, copies = 0, memsets = 0;
 
 std::mutex kernels_mutex;
 std::map<const void*, size_t> kernel_shared_bytes;  // guarded by kernels_mutex; by cudaFuncSetAttribute
@@ -84,6 +84,7 @@ cudaError_t EmulateKernel(cudaStream_t stream, const void* kernel, const KernelS
 
 int64_t EmulatedLaunches() { return launches; }
 int64_t EmulatedCopies() { return copies; }
+int64_t EmulatedMemsets() { return memsets; }
 
 void ResetEmulatedDevices() {
   for (auto& error : device_errors) error = cudaSuccess;
@@ -352,6 +353,7 @@ cudaError_t cudaMemsetAsync(void* data, int value, size_t nbytes, cudaStream_t s
   EmulatedMemory& memory = EmulatedMemory::Get();
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (memory.DeviceOf(data) < 0 || !memory.IsValid(data, nbytes)) return Answer(cudaErrorInvalidValue);
+  ++fsdp::memsets;
   stream->Push([to = memory.KernelView(data), value, nbytes] { std::memset(to, value, nbytes); });
   return Answer(cudaSuccess);
 }

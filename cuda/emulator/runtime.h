@@ -28,10 +28,14 @@ cudaError_t RefuseToCapture(CUstream_st& stream, cudaError_t error);
 // them several times more slowly.
 int64_t EmulatedMisalignedProducts();
 
-// The number of calls so far that launched a kernel, and of calls of cudaMemcpyAsync, by which tests count what a GPU
-// pays for each call. A capture counts, its replays do not.
+// The number of calls so far that launched a kernel, and of calls of cudaMemcpyAsync and cudaMemsetAsync, by which
+// tests count what a GPU pays for each call. A capture counts, its replays do not.
 int64_t EmulatedLaunches();
 int64_t EmulatedCopies();
+int64_t EmulatedMemsets();
+
+// The number of products so far that read c: those with a beta other than 0.
+int64_t EmulatedAddingProducts();
 
 // Clears the errors that ended the use of devices.
 void ResetEmulatedDevices();

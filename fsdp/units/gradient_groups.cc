@@ -9,6 +9,7 @@
 
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/units/gradient_reduction.h"
+#include "fsdp/fsdp/units/unwritten_gradient.h"
 
 namespace fsdp {
 
@@ -65,6 +66,10 @@ std::vector<int> GradientReduction::PartsToReduce(int index) const {
 absl::Status GradientReduction::Bind(int index, Sync sync) {
   for (const int part : PartsOf(index)) FSDP_RETURN_IF_ERROR(BindPart(part, sync));
   return absl::OkStatus();
+}
+
+void GradientReduction::ZeroUnwritten(int index) {
+  for (const int part : PartsOf(index)) fsdp::ZeroUnwritten(units_.unit(part), compute_);
 }
 
 absl::Status GradientReduction::Widen(int index) {

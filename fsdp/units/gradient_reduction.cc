@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One backward of a unit, from the gradient that layers add to, to the gradient that the optimizer reads:
+// One backward of a unit, from the gradient that layers write, to the gradient that the optimizer reads:
 //
 //   grad --pre-divide, cast, rows--> staging --reduce-scatter--> reduced --all-reduce--> (hook) --post-divide--> shard
 //
@@ -34,6 +34,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/fsdp/units/row_copy.h"
 #include "fsdp/fsdp/units/unit_windows.h"
+#include "fsdp/fsdp/units/unwritten_gradient.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/trace.h"
 
@@ -163,7 +164,7 @@ absl::Status GradientReduction::BindPart(int index, Sync sync) {
       FSDP_ASSIGN_OR_RETURN(Buffer buffer, PoolOf(index).Acquire(compute_, unit.display_name()));
       state.grad = Tensor(std::move(buffer), unit.compute_dtype, {unit.grad_layout.padded_numel()});
     }
-    if (!in_place || !state.has_accumulated) ops_.Zero(state.grad, compute_);
+    if (!in_place || !state.has_accumulated) BeginGradient(unit, compute_);
     if (in_place) state.has_accumulated = true;
   }
   BindViews(index);
@@ -174,6 +175,7 @@ absl::Status GradientReduction::WidenPart(int index) {
   GradientState& state = units_.unit(index).state.gradients;
   if (!AddsAfterwards(index) || hook_) return absl::OkStatus();
   if (state.grad.defined()) {
+    fsdp::ZeroUnwritten(units_.unit(index), compute_);
     FSDP_RETURN_IF_ERROR(MoveToAccumulated(index));
     state.grad = state.accumulated;
     BindViews(index);
@@ -186,6 +188,7 @@ void GradientReduction::UnbindPart(int index, Sync sync) {
   Unit& unit = units_.unit(index);
   GradientState& state = unit.state.gradients;
   if (state.grad.defined()) use_.MarkUsed(index);
+  fsdp::ZeroUnwritten(unit, compute_);
   for (const auto& parameter : unit.parameters) parameter->grad = Tensor();
   if (sync == Sync::kReduce || !state.grad.defined()) return;
   if (AddsAfterwards(index)) {
@@ -341,6 +344,7 @@ bool GradientReduction::Discard() {
     GradientState& state = units_.unit(index).state.gradients;
     any |= state.grad.defined() || state.has_accumulated || state.has_partial;
     for (const auto& parameter : units_.unit(index).parameters) parameter->grad = Tensor();
+    ForgetGradient(units_.unit(index));
     Release(index, compute_);
     state.reduced = Tensor();
     state.has_accumulated = state.has_partial = false;

@@ -3,7 +3,7 @@
 // GradientReduction: a unit's gradients during a step (bind, reduce, store), as stream work on static memory. Like
 // UnitRuntime it decides nothing, and no call waits for the device unless its comment says so.
 //
-// Backward adds straight into views of an unsharded gradient buffer: the root's own, or a slot that units take turns
+// Backward writes straight into views of an unsharded gradient buffer: the root's own, or a slot that units take turns
 // in. The reduction reads that buffer, or one staging buffer if the gradient has to be cast or reordered by rows first:
 //
 //   backward -> gradient -> (staging) -> reduce-scatter -> all-reduce -> divided -> grad_shard
@@ -50,10 +50,15 @@ class GradientReduction {
   enum class Sync { kReduce, kKeepLocal };
   static Sync SyncIf(bool sync) { return sync ? Sync::kReduce : Sync::kKeepLocal; }
 
-  // Binds Parameter::grad to a zeroed buffer, or to the gradient that earlier backwards without synchronisation left.
-  // With kKeepLocal the buffer stays until a backward with synchronisation. Does nothing for frozen units and if bound.
-  // kFailedPrecondition if the unit was frozen in all forwards so far, and so has no memory for gradients.
+  // Binds Parameter::grad to a buffer that the first gradients replace (unwritten_gradient.h), or to the gradient that
+  // earlier backwards without synchronisation left. With kKeepLocal the buffer stays until a backward with
+  // synchronisation. Does nothing for frozen units and if bound. kFailedPrecondition if the unit was frozen in all
+  // forwards so far, and so has no memory for gradients.
   absl::Status Bind(int index, Sync sync);
+
+  // Sets to zero what no backward has written of a bound gradient, for code that adds to Parameter::grad itself. Unbind
+  // does so, too.
+  void ZeroUnwritten(int index);
 
   // From now on backward adds to a gradient of the unit in the reduce dtype, for gradients that some kernels compute in
   // a wider dtype than the unit's compute dtype. Values added since Bind are kept, and Parameter::grad is bound anew.

@@ -37,6 +37,7 @@ struct ParameterState {
 struct GradientState {
   // [padded_numel] in the compute dtype, or `accumulated`; undefined outside of backward.
   Tensor grad;
+  bool is_unwritten = false;  // parts of `grad` may hold anything (unwritten_gradient.h)
 
   // The sum over backwards without synchronisation; allocated by the first, then kept, and valid if has_accumulated.
   Tensor accumulated;

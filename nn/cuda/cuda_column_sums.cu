@@ -115,12 +115,14 @@ struct ColumnTotals {
 template <typename T>
 struct Gradients {
   T* of[2];  // null: not wanted
+  bool accumulate[2];
 };
 
 // Gradient number blockIdx.y.
 template <typename T>
 __global__ void AddPartialSums(const float* partial, int64_t runs, int64_t columns, Gradients<T> gradients) {
   T* grad = blockIdx.y == 0 ? gradients.of[0] : gradients.of[1];
+  const bool accumulate = blockIdx.y == 0 ? gradients.accumulate[0] : gradients.accumulate[1];
   if (grad == nullptr) return;
   auto& shared = SharedMemory<ColumnTotals>();
   const int64_t column = static_cast<int64_t>(blockIdx.x) * kSumColumns + threadIdx.x;
@@ -136,7 +138,9 @@ __global__ void AddPartialSums(const float* partial, int64_t runs, int64_t colum
   double sum = 0;
 #pragma unroll
   for (int y = 0; y < kSumThreads; ++y) sum += shared.of[y][threadIdx.x];
-  grad[column] = Round<T>(Widen<float>(grad[column]) + static_cast<float>(sum));
+  // A replaced gradient has the bits of a sum with 0.
+  const float before = accumulate ? Widen<float>(grad[column]) : 0;
+  grad[column] = Round<T>(before + static_cast<float>(sum));
 }
 
 }  // namespace
@@ -145,9 +149,9 @@ int64_t ColumnSumsBytes(int64_t rows, int64_t columns) {
   return NumRuns(rows) * columns * static_cast<int64_t>(sizeof(float));
 }
 
-void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, float* workspace, CUstream_st* stream) {
-  const int64_t columns = grad_bias.numel();
-  if (grad_out.numel() == 0) return;
+void CudaBiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, float* workspace, CUstream_st* stream) {
+  const int64_t columns = grad_bias.grad.numel();
+  if (columns == 0) return;
   const int64_t rows = grad_out.numel() / columns;
   WithActivationType(grad_out.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
@@ -158,17 +162,18 @@ void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, float* wo
       LaunchSumRuns<1, T>(grad_out, workspace, stream);
     }
   });
-  CudaAddPartialSums(workspace, NumRuns(rows), columns, {grad_bias, Tensor()}, stream);
+  CudaAddPartialSums(workspace, NumRuns(rows), columns, {grad_bias, ParameterGrad()}, stream);
 }
 
-void CudaAddPartialSums(const float* partial, int64_t runs, int64_t columns, const std::array<Tensor, 2>& grads,
+void CudaAddPartialSums(const float* partial, int64_t runs, int64_t columns, const std::array<ParameterGrad, 2>& grads,
                         CUstream_st* stream) {
-  const DType dtype = grads[0].defined() ? grads[0].dtype() : grads[1].dtype();
+  const DType dtype = grads[grads[0].defined() ? 0 : 1].grad.dtype();
   WithActivationType(dtype, [&](auto tag) {
     using T = typename decltype(tag)::Type;
     Gradients<T> gradients = {};
     for (int g = 0; g < 2; ++g) {
-      if (grads[g].defined()) gradients.of[g] = grads[g].template data_as<T>();
+      if (grads[g].defined()) gradients.of[g] = grads[g].grad.template data_as<T>();
+      gradients.accumulate[g] = grads[g].accumulate;
     }
     const dim3 grid(static_cast<unsigned>((columns + kSumColumns - 1) / kSumColumns), grads[1].defined() ? 2 : 1);
     Launch(AddPartialSums<T>, grid, dim3(kSumColumns, kSumThreads), sizeof(ColumnTotals), stream, partial, runs,

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 
+#include "fsdp/nn/ops/layer_ops.h"
 #include "fsdp/tensor/tensor.h"
 
 struct CUstream_st;
@@ -19,13 +20,13 @@ namespace fsdp {
 // of 64 rows, or of up to 256 rows if there are more than 8,192.
 int64_t ColumnSumsBytes(int64_t rows, int64_t columns);
 
-// grad_bias [N] += column sums of grad_out [M, N], whose rows may be padded. `workspace`: ColumnSumsBytes(M, N), used
+// grad_bias [N] (+)= column sums of grad_out [M, N], whose rows may be padded. `workspace`: ColumnSumsBytes(M, N), used
 // until the kernels have run.
-void CudaBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, float* workspace, CUstream_st* stream);
+void CudaBiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, float* workspace, CUstream_st* stream);
 
-// For each of `grads` [columns] that is defined, all of one dtype: grad += sum over `runs` of `partial`, in float64 and
-// in an order that depends on `runs` only, rounded once. partial [grads.size(), runs, columns].
-void CudaAddPartialSums(const float* partial, int64_t runs, int64_t columns, const std::array<Tensor, 2>& grads,
+// For each of `grads` [columns] that is defined, all of one dtype: grad (+)= sum over `runs` of `partial`, in float64
+// and in an order that depends on `runs` only, rounded once. partial [grads.size(), runs, columns].
+void CudaAddPartialSums(const float* partial, int64_t runs, int64_t columns, const std::array<ParameterGrad, 2>& grads,
                         CUstream_st* stream);
 
 }  // namespace fsdp

@@ -44,10 +44,11 @@ float* AsFloats(std::byte* memory) { return reinterpret_cast<float*>(memory); }
 double* AsDoubles(std::byte* memory) { return reinterpret_cast<double*>(memory); }
 
 void IssueNormBackward(const char* kernel, const CudaNormBackwardOperands& o, const NormGrads& grads, Stream& stream) {
-  IssueWithWorkspace(
-      kernel, NormBackwardBytes(o.x.shape().dim(0), o.x.shape().dim(1)),
-      {&o.grad_out, &o.x, &o.weight, &o.mean, &o.rstd, &o.grad_residual, &grads.x, &grads.weight, &grads.bias}, stream,
-      [=](std::byte* memory, CUstream_st* s) { CudaNormBackward(o, grads, AsFloats(memory), s); });
+  IssueWithWorkspace(kernel, NormBackwardBytes(o.x.shape().dim(0), o.x.shape().dim(1)),
+                     {&o.grad_out, &o.x, &o.weight, &o.mean, &o.rstd, &o.grad_residual, &grads.x, &grads.weight.grad,
+                      &grads.bias.grad},
+                     stream,
+                     [=](std::byte* memory, CUstream_st* s) { CudaNormBackward(o, grads, AsFloats(memory), s); });
 }
 
 // Puts `launch(operands, stream)` on the stream, with memory for the losses of the rows and a place to report a target
@@ -179,10 +180,10 @@ class CudaLayerOps final : public LayerOps, public DeviceScaledLoss {
   }
 
   // Sums over rows in two kernels; see cuda_column_sums.h.
-  void DoBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override {
+  void DoBiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, Stream& stream) const override {
     IssueWithWorkspace(
-        "bias backward", ColumnSumsBytes(grad_out.shape().dim(0), grad_bias.numel()), {&grad_out, &grad_bias}, stream,
-        [=](std::byte* memory, CUstream_st* s) { CudaBiasBackward(grad_out, grad_bias, AsFloats(memory), s); });
+        "bias backward", ColumnSumsBytes(grad_out.shape().dim(0), grad_bias.grad.numel()), {&grad_out, &grad_bias.grad},
+        stream, [=](std::byte* memory, CUstream_st* s) { CudaBiasBackward(grad_out, grad_bias, AsFloats(memory), s); });
   }
 
   // Elementwise kernels load several packs of 16 bytes at a time if all operands have the same alignment (cuda/pack.h).
@@ -217,8 +218,8 @@ class CudaLayerOps final : public LayerOps, public DeviceScaledLoss {
   }
 
   void DoLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight, const Tensor& grad_bias,
-                           Stream& stream) const override {
+                           const Tensor& rstd, const Tensor& grad_x, const ParameterGrad& grad_weight,
+                           const ParameterGrad& grad_bias, Stream& stream) const override {
     IssueNormBackward("layer norm backward", {grad_out, x, weight, mean, rstd, Tensor()},
                       {grad_x, grad_weight, grad_bias}, stream);
   }
@@ -230,7 +231,7 @@ class CudaLayerOps final : public LayerOps, public DeviceScaledLoss {
   }
 
   void DoRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const override {
+                         const Tensor& grad_x, const ParameterGrad& grad_weight, Stream& stream) const override {
     IssueNormBackward("rms norm backward", {grad_out, x, weight, Tensor(), rstd, Tensor()},
                       {grad_x, grad_weight, Tensor()}, stream);
   }

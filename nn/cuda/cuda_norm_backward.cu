@@ -306,7 +306,13 @@ int64_t NormBackwardBytes(int64_t rows, int64_t columns) {
 
 void CudaNormBackward(const CudaNormBackwardOperands& operands, const NormGrads& grads, float* workspace,
                       CUstream_st* stream) {
-  if (operands.x.numel() == 0) return;
+  const int64_t columns = operands.x.shape().dim(1);
+  if (columns == 0) return;
+  const bool has_sums = grads.weight.defined() || grads.bias.defined();
+  if (operands.x.numel() == 0) {  // a sum of nothing
+    if (has_sums) CudaAddPartialSums(workspace, 0, columns, {grads.weight, grads.bias}, stream);
+    return;
+  }
   WithActivationType(operands.x.dtype(), [&](auto tag) {
     using T = typename decltype(tag)::Type;
     Operands<T> o = {};
@@ -316,9 +322,9 @@ void CudaNormBackward(const CudaNormBackwardOperands& operands, const NormGrads&
     o.rstd = operands.rstd.data_as<const double>();
     o.grad_x = grads.x.data_as<T>();
     if (operands.grad_residual.defined()) o.grad_residual = operands.grad_residual.data_as<const T>();
-    if (grads.weight.defined() || grads.bias.defined()) o.partial = workspace;
+    if (has_sums) o.partial = workspace;
     o.rows = operands.x.shape().dim(0);
-    o.columns = static_cast<int>(operands.x.shape().dim(1));
+    o.columns = static_cast<int>(columns);
     o.inverse_columns = 1 / static_cast<double>(o.columns);
     if (operands.mean.defined()) {
       o.mean = operands.mean.data_as<const double>();

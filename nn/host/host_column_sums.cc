@@ -65,19 +65,21 @@ void ColumnSums::Flush() {
 }
 
 // Rounds to float32 and then, in 16 bits, the sum with the old gradient once more: as accumulating a float32 gradient
-// into one of 16 bits does.
-void ColumnSums::AddTo(const Tensor& grad, int64_t first) {
+// into one of 16 bits does. A replaced gradient has the bits of a sum with 0.
+void ColumnSums::AddTo(const ParameterGrad& to, int64_t first) {
   Flush();
+  const Tensor& grad = to.grad;
   for (int64_t j = 0; j < grad.numel(); ++j) {
     const float sum = static_cast<float>(total_[first + j]);
     if (grad.dtype() == DType::kBFloat16) {
       uint16_t& element = grad.data_as<uint16_t>()[j];
-      element = FloatToBFloat16(BFloat16ToFloat(element) + sum);
+      element = FloatToBFloat16((to.accumulate ? BFloat16ToFloat(element) : 0.0f) + sum);
     } else if (grad.dtype() == DType::kFloat16) {
       uint16_t& element = grad.data_as<uint16_t>()[j];
-      element = FloatToFloat16(Float16ToFloat(element) + sum);
+      element = FloatToFloat16((to.accumulate ? Float16ToFloat(element) : 0.0f) + sum);
     } else {
-      grad.data_as<float>()[j] += sum;
+      float& element = grad.data_as<float>()[j];
+      element = (to.accumulate ? element : 0.0f) + sum;
     }
   }
 }
@@ -98,8 +100,8 @@ ColumnSums ParallelColumnSums(int threads, int64_t rows, int64_t columns,
   return sums;
 }
 
-void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, int threads) {
-  const int64_t columns = grad_bias.numel();
+void HostBiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, int threads) {
+  const int64_t columns = grad_bias.grad.numel();
   const int64_t rows = columns == 0 ? 0 : grad_out.numel() / columns;
   const int64_t row_bytes = columns * SizeOf(grad_out.dtype());
   ParallelColumnSums(threads, rows, columns, [&](Interval interval, ColumnSums& sums) {

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "fsdp/nn/ops/layer_ops.h"
 #include "fsdp/tensor/interval.h"
 #include "fsdp/tensor/tensor.h"
 
@@ -33,9 +34,9 @@ class ColumnSums {
   // Adds the sums of `next`, whose rows follow these.
   void Append(ColumnSums next);
 
-  // grad[j] += sum of column first + j, rounded once from float32. `grad` is of one of these dtypes. Call it after the
+  // grad[j] (+)= sum of column first + j, rounded once from float32. `to` is of one of these dtypes. Call it after the
   // last row.
-  void AddTo(const Tensor& grad, int64_t first = 0);
+  void AddTo(const ParameterGrad& to, int64_t first = 0);
 
  private:
   // Adds the partial sums to the totals and clears them; 32 rows, or the rest.
@@ -52,8 +53,8 @@ class ColumnSums {
 ColumnSums ParallelColumnSums(int threads, int64_t rows, int64_t columns,
                               absl::FunctionRef<void(Interval rows, ColumnSums& sums)> add);
 
-// grad_bias [N] += column sums of grad_out [M, N]. Both have one of these dtypes.
-void HostBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, int threads);
+// grad_bias [N] (+)= column sums of grad_out [M, N]. Both have one of these dtypes.
+void HostBiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, int threads);
 
 }  // namespace fsdp
 

@@ -95,7 +95,7 @@ class HostLayerOps final : public LayerOps {
   }
 
   // Sums over rows as in ColumnSums: float32 for 32 rows, float64 beyond, in row order.
-  void DoBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const override {
+  void DoBiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, Stream& stream) const override {
     stream.Run([=, threads = threads_] {
       HostBiasBackward(grad_out, grad_bias, threads);
       return absl::OkStatus();
@@ -126,8 +126,8 @@ class HostLayerOps final : public LayerOps {
   }
 
   void DoLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight, const Tensor& grad_bias,
-                           Stream& stream) const override {
+                           const Tensor& rstd, const Tensor& grad_x, const ParameterGrad& grad_weight,
+                           const ParameterGrad& grad_bias, Stream& stream) const override {
     stream.Run([=, threads = threads_] {
       HostLayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, grad_weight, grad_bias, threads);
       return absl::OkStatus();
@@ -145,7 +145,7 @@ class HostLayerOps final : public LayerOps {
   }
 
   void DoRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const override {
+                         const Tensor& grad_x, const ParameterGrad& grad_weight, Stream& stream) const override {
     stream.Run([=, threads = threads_] {
       HostRmsNormBackward(grad_out, x, weight, rstd, grad_x, grad_weight, threads);
       return absl::OkStatus();

@@ -247,8 +247,8 @@ void HostLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, fl
 }
 
 void HostLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                           const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight, const Tensor& grad_bias,
-                           int threads) {
+                           const Tensor& rstd, const Tensor& grad_x, const ParameterGrad& grad_weight,
+                           const ParameterGrad& grad_bias, int threads) {
   const int64_t n = weight.numel();
   ColumnSums sums = ParallelColumnSums(threads, mean.numel(), 2 * n, [&](Interval rows, ColumnSums& piece) {
     HWY_DYNAMIC_DISPATCH(LayerBackwardKernel)
@@ -264,7 +264,7 @@ void HostRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor&
 }
 
 void HostRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                         const Tensor& grad_x, const Tensor& grad_weight, int threads) {
+                         const Tensor& grad_x, const ParameterGrad& grad_weight, int threads) {
   const int64_t n = weight.numel();
   ColumnSums sums = ParallelColumnSums(threads, rstd.numel(), n, [&](Interval rows, ColumnSums& piece) {
     HWY_DYNAMIC_DISPATCH(RmsBackwardKernel)

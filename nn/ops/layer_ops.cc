@@ -170,12 +170,12 @@ void LayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, cons
   DoMatmul(a, b, bias, c, options, stream);
 }
 
-void LayerOps::BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const {
+void LayerOps::BiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, Stream& stream) const {
   OperandCheck check("bias backward");
   check.AllowPaddedRows();
   check.Matrix("grad_out", grad_out);
-  check.FloatDType({&grad_out, &grad_bias});
-  check.Numel("grad_bias", grad_bias, Cols(grad_out));
+  check.FloatDType({&grad_out, &grad_bias.grad});
+  check.Numel("grad_bias", grad_bias.grad, Cols(grad_out));
   if (check.FailsOn(stream)) return;
   DoBiasBackward(grad_out, grad_bias, stream);
 }

@@ -4,7 +4,8 @@
 // cuda_layer_ops.cc with cuBLASLt). Calls return immediately: the work runs in stream order and holds references to its
 // tensors until it has run. Errors of operands and of values fail the stream. Activations and parameters are float32,
 // bfloat16 or float16, of one dtype per call; sums and statistics are float32 or better. "+=" means added to the values
-// in memory, with the sum rounded once. A value too large for float16 is infinity.
+// in memory, with the sum rounded once, "(+)=" that or a replacement of them. A value too large for float16 is
+// infinity.
 //
 // Every sum has an order that depends only on shapes, not on timing, so a run repeated on one kind of machine has the
 // same bits. Hosts and GPUs sum in different orders and agree to rounding.
@@ -18,6 +19,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "fsdp/nn/ops/kernel_options.h"
@@ -43,10 +45,22 @@ struct ResidualSum {
   Tensor x, residual, sum;
 };
 
-// The results of the backward of a norm: x [M, C]; weight and bias [C] gain their gradients, or are undefined and are
-// not computed. RMS norm has no bias.
+// The gradient of a parameter as a kernel writes it. Undefined: it is not computed.
+struct ParameterGrad {
+  ParameterGrad() = default;
+  // Added to the values in memory; without `adds` it replaces them, and they may be anything.
+  ParameterGrad(Tensor t, bool adds = true) : grad(std::move(t)), accumulate(adds) {}
+
+  bool defined() const { return grad.defined(); }
+
+  Tensor grad;
+  bool accumulate = true;
+};
+
+// The results of the backward of a norm: x [M, C], and the gradients of weight and bias [C]. RMS norm has no bias.
 struct NormGrads {
-  Tensor x, weight, bias;
+  Tensor x;
+  ParameterGrad weight, bias;
 };
 
 // Thread-safe. Outputs may hold anything before the call and do not overlap inputs, unless a comment allows it.
@@ -79,8 +93,8 @@ class LayerOps {
   // c [M, N] (+)= a [M, K] b [K, N] + bias [N]; bias may be undefined.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const;
-  // grad_bias [N] += column sums of grad_out [M, N], in row order.
-  void BiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const;
+  // grad_bias [N] (+)= column sums of grad_out [M, N], in row order.
+  void BiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, Stream& stream) const;
 
   // out = a + b, elementwise; out may be a or b.
   void Add(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const;
@@ -90,20 +104,20 @@ class LayerOps {
   void LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                  const Tensor& mean, const Tensor& rstd, Stream& stream) const;
   // With h = (x - mean) rstd and g = grad_out weight: grad_x = rstd (g - mean(g) - h mean(g h)), means over a row;
-  // grad_weight += column sums of grad_out h; grad_bias += column sums of grad_out. Either of the last two may be
+  // grad_weight (+)= column sums of grad_out h; grad_bias (+)= column sums of grad_out. Either of the last two may be
   // undefined, and is then not computed.
   void LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                         const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight, const Tensor& grad_bias,
-                         Stream& stream) const;
+                         const Tensor& rstd, const Tensor& grad_x, const ParameterGrad& grad_weight,
+                         const ParameterGrad& grad_bias, Stream& stream) const;
 
   // Rows of x [M, C] over their root mean square, rounded to the dtype, then times weight. rstd (float64 [M]) is kept
   // for backward.
   void RmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
                Stream& stream) const;
-  // With h = x rstd and g = grad_out weight: grad_x = rstd (g - h mean(g h)); grad_weight += column sums of grad_out h,
-  // unless it is undefined.
+  // With h = x rstd and g = grad_out weight: grad_x = rstd (g - h mean(g h)); grad_weight (+)= column sums of grad_out
+  // h, unless it is undefined.
   void RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                       const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const;
+                       const Tensor& grad_x, const ParameterGrad& grad_weight, Stream& stream) const;
 
   // A residual addition and the norm of its sum, out = norm(input.sum), in the bits of Add, which rounds the sum to the
   // dtype, and of LayerNorm or RmsNorm.
@@ -200,17 +214,17 @@ class LayerOps {
   virtual void DoCopyRows(const Tensor& x, const Tensor& out, Stream& stream) const = 0;
   virtual void DoMatmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c,
                         const MatmulOptions& options, Stream& stream) const = 0;
-  virtual void DoBiasBackward(const Tensor& grad_out, const Tensor& grad_bias, Stream& stream) const = 0;
+  virtual void DoBiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, Stream& stream) const = 0;
   virtual void DoAdd(const Tensor& a, const Tensor& b, const Tensor& out, Stream& stream) const = 0;
   virtual void DoLayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bias, float eps, const Tensor& out,
                            const Tensor& mean, const Tensor& rstd, Stream& stream) const = 0;
   virtual void DoLayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                   const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
-                                   const Tensor& grad_bias, Stream& stream) const = 0;
+                                   const Tensor& rstd, const Tensor& grad_x, const ParameterGrad& grad_weight,
+                                   const ParameterGrad& grad_bias, Stream& stream) const = 0;
   virtual void DoRmsNorm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out, const Tensor& rstd,
                          Stream& stream) const = 0;
   virtual void DoRmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                                 const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const = 0;
+                                 const Tensor& grad_x, const ParameterGrad& grad_weight, Stream& stream) const = 0;
   virtual void DoAddLayerNorm(const ResidualSum& input, const Tensor& weight, const Tensor& bias, float eps,
                               const Tensor& out, const Tensor& mean, const Tensor& rstd, Stream& stream) const;
   virtual void DoAddRmsNorm(const ResidualSum& input, const Tensor& weight, float eps, const Tensor& out,

@@ -28,8 +28,8 @@ class NormCheck {
     check_.Numel(name, t, DType::kFloat64, has_rows_ ? x_.shape().dim(0) : 0);
   }
   // A frozen parameter has no gradient: an undefined tensor leaves it out.
-  void Gradient(std::string_view name, const Tensor& t) {
-    if (t.defined()) Vector(name, t);
+  void Gradient(std::string_view name, const ParameterGrad& g) {
+    if (g.defined()) Vector(name, g.grad);
   }
 
   bool FailsOn(Stream& stream) { return check_.FailsOn(stream); }
@@ -61,8 +61,8 @@ void LayerOps::LayerNorm(const Tensor& x, const Tensor& weight, const Tensor& bi
 }
 
 void LayerOps::LayerNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& mean,
-                                 const Tensor& rstd, const Tensor& grad_x, const Tensor& grad_weight,
-                                 const Tensor& grad_bias, Stream& stream) const {
+                                 const Tensor& rstd, const Tensor& grad_x, const ParameterGrad& grad_weight,
+                                 const ParameterGrad& grad_bias, Stream& stream) const {
   NormCheck check("layer norm backward", "x", x);
   check.Matrix("grad_out", grad_out);
   check.Vector("weight", weight);
@@ -86,7 +86,7 @@ void LayerOps::RmsNorm(const Tensor& x, const Tensor& weight, float eps, const T
 }
 
 void LayerOps::RmsNormBackward(const Tensor& grad_out, const Tensor& x, const Tensor& weight, const Tensor& rstd,
-                               const Tensor& grad_x, const Tensor& grad_weight, Stream& stream) const {
+                               const Tensor& grad_x, const ParameterGrad& grad_weight, Stream& stream) const {
   NormCheck check("rms norm backward", "x", x);
   check.Matrix("grad_out", grad_out);
   check.Vector("weight", weight);
