@@ -199,6 +199,10 @@ TEST(FormatTableTest, SafetensorsLeavesOutWhatIsNoModelTensorAndNamesIt) {
               testing::ElementsAre(HasSubstr("__metadata__ is left out")));
   EXPECT_THAT(MakeWriter(Hdf5Target())->Fit(ours).value(), IsEmpty());
   EXPECT_EQ(ours.state.entries().size(), 2u);
+  // From ours it is left out like from the file itself.
+  EXPECT_THAT(MakeWriter(TorchTarget())->Fit(ours).value(),
+              testing::ElementsAre(HasSubstr("__metadata__ is left out")));
+  EXPECT_EQ(ours.state.entries().size(), 1u);
 }
 
 // A checkpoint that claims tensors of an exabyte each, as views, stacks and sparse files can.

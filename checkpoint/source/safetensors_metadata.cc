@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 
+#include "fsdp/checkpoint/source/without_value.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -32,6 +33,13 @@ absl::StatusOr<std::map<std::string, std::string>> SafetensorsMetadata(
     metadata.emplace(name, value.get<std::string>());
   }
   return metadata;
+}
+
+bool TakeSafetensorsMetadata(StateDict& contents) {
+  const StateKey key = SafetensorsMetadataKey();
+  if (contents.FindText(key) == nullptr || !SafetensorsMetadata({}, contents).ok()) return false;
+  contents = WithoutValue(key, contents);
+  return true;
 }
 
 }  // namespace fsdp

@@ -19,6 +19,9 @@ StateKey SafetensorsMetadataKey();
 // Puts `metadata` into `contents`, unless it is empty or the default of new files, {"format": "pt"}.
 void KeepSafetensorsMetadata(const std::map<std::string, std::string>& metadata, StateDict& contents);
 
+// Takes the text out of `contents`, for a format without a place for it. False if it is not there, or has another form.
+bool TakeSafetensorsMetadata(StateDict& contents);
+
 // The metadata to write: the metadata of the source, else the text in `contents`, else {"format": "pt"}. kDataLoss when
 // that text does not have the form that KeepSafetensorsMetadata makes.
 absl::StatusOr<std::map<std::string, std::string>> SafetensorsMetadata(

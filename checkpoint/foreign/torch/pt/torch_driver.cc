@@ -89,8 +89,10 @@ std::vector<std::string> FitTorch(FormatContents& contents) {
   std::vector<std::string> notes = TakeWheelIndex(contents.state);
   StateDict kept;
   KeepSafetensorsMetadata(contents.metadata, kept);
+  // Our own format keeps it as a text, with which a model would be no plain state dict.
+  const bool was_kept = TakeSafetensorsMetadata(contents.state);
   for (std::string& note : NotesForTorchLoad(contents.state)) notes.push_back(std::move(note));
-  if (!kept.empty()) notes.emplace_back("__metadata__ is left out: PyTorch's formats have no place for it");
+  if (was_kept || !kept.empty()) notes.emplace_back("__metadata__ is left out: PyTorch's formats have no place for it");
   return notes;
 }
 

@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/source/json_document.h"
+#include "fsdp/checkpoint/source/without_value.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -15,19 +16,6 @@ nlohmann::json KeysOf(const std::string& text) {
   const absl::StatusOr<nlohmann::json> index = ParseJson(text);
   const bool is_index = index.ok() && index->is_object() && index->contains("version") && index->contains("keys");
   return is_index && (*index)["keys"].is_object() ? (*index)["keys"] : nlohmann::json();
-}
-
-StateDict Without(const StateKey& key, const StateDict& state) {
-  StateDict rest;
-  rest.Reserve(state.entries().size());
-  for (const auto& [kept, value] : state.entries()) {
-    if (!(kept == key)) rest.Set(kept, value);
-  }
-  rest.type = state.type;
-  rest.aliases = state.aliases;
-  rest.units = state.units;
-  rest.attributes = state.attributes;
-  return rest;
 }
 
 }  // namespace
@@ -45,7 +33,7 @@ std::vector<std::string> TakeWheelIndex(StateDict& state) {
         absl::StrCat(Quote(name), " is written as the bytes of a pickle, a uint8 tensor, since the program ",
                      "saved an object that is no plain value: torch.load(io.BytesIO(bytes(tensor.numpy())))"));
   }
-  state = Without(key, state);
+  state = WithoutValue(key, state);
   return notes;
 }
 
