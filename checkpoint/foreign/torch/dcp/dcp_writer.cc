@@ -229,7 +229,11 @@ class DcpPlan {
         FSDP_RETURN_IF_ERROR(AddValue(PathOf(key), PythonOfText(*text)));
       }
     }
-    return absl::OkStatus();
+    const bool has_state = std::any_of(contents_.entries().begin(), contents_.entries().end(),
+                                       [](const auto& entry) { return entry.first.section == Section::kOptimState; });
+    // Groups tell a reader that "optim" is an optimizer. JAX has none.
+    if (!has_state || contents_.contains(StateKey::ParamGroups())) return absl::OkStatus();
+    return AddValue(PathOf(StateKey::ParamGroups()), PythonJson::array());
   }
 
   // True for a literal tensor and a part of an extra value, and for a container with one at any depth.

@@ -102,6 +102,25 @@ TEST(TorchWriterTest, NestedStateOfAnOptimizerIsNestedInTheFile) {
                        HasSubstr("\"optim.state.w.GG.4\" is in a list that lacks the element before it")));
 }
 
+// As JAX has it.
+TEST(TorchWriterTest, AnOptimizerWithoutGroupsStaysAnOptimizer) {
+  StateDict state;
+  ShardedTensor tensor;
+  tensor.shape = {2};
+  state.Set(StateKey::Model("w"), tensor);
+  state.Set(StateKey::OptimState("w", "mu"), tensor);
+  const std::string directory = NewTestDirectory();
+  ASSERT_OK(WriteDcpDirectory(directory + "/dcp", state, 2, ZeroPayload()));
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, ZeroPayload()));
+  for (const char* name : {"/x.pt", "/dcp"}) {
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory + name));
+    EXPECT_TRUE(source->contents().contains(StateKey::OptimState("w", "mu"))) << name;
+    const std::string* const groups = source->contents().FindText(StateKey::ParamGroups());
+    ASSERT_NE(groups, nullptr) << name;
+    EXPECT_EQ(*groups, "[]") << name;
+  }
+}
+
 // Ranks that share the work have the elements of a list each in a part of .metadata.
 TEST(TorchWriterTest, ElementsOfAListAreReadInAnyOrderOfTheMetadata) {
   StateDict state;
