@@ -75,6 +75,15 @@ class FlaxTest(trainers.TrainerCase):
                 read = self.read(path)
                 self.assert_all_same(read.get("model", read), traverse_util.flatten_dict(tree, sep="."))
 
+    def test_integers_of_fewer_bits_become_bytes(self):
+        tree, expected = {}, {}
+        for name, least, most in [("int4", -8, 7), ("uint4", 0, 15), ("int2", -2, 1), ("uint2", 0, 3)]:
+            values = numpy.arange(least, most + 1)
+            tree[name] = values.astype(getattr(ml_dtypes, name))
+            expected[name] = values.astype(numpy.int8 if least < 0 else numpy.uint8)
+        read = self.read(self.write("narrow.msgpack", tree))
+        self.assert_all_same(read.get("model", read), expected)
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -41,6 +41,16 @@ class OnnxTest(trainers.TrainerCase):
         onnx.save(self.model(), path)
         self.check(path)
 
+    def test_a_model_without_a_producer(self):
+        """Its ninth byte is a line end, as a safetensors header may begin with one."""
+        path = self.path("bare.onnx")
+        node = helper.make_node("Identity", ["x" * 100], ["y" * 100])
+        tensor = numpy_helper.from_array(numpy.arange(64, dtype=numpy.float32), "w")
+        onnx.save(helper.make_model(helper.make_graph([node], "g", [], [], initializer=[tensor])), path)
+        with open(path, "rb") as file:
+            self.assertEqual(file.read(9)[8:], b"\n")
+        self.assertEqual(self.inspect(path)["format"], "onnx")
+
     def test_external_data_in_one_file_or_in_a_file_of_each(self):
         for one in (True, False):
             with self.subTest(one=one):

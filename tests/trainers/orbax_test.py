@@ -51,6 +51,16 @@ class OrbaxTest(trainers.TrainerCase):
         self.assertEqual(self.inspect(path)["step"], 12)
         self.check(path)
 
+    def test_integers_of_four_bits_become_bytes(self):
+        values = numpy.arange(-8, 8).reshape(4, 4)
+        for zarr3 in (True, False):
+            with self.subTest(zarr3=zarr3):
+                path = self.path(f"int4{zarr3}")
+                with ocp.Checkpointer(ocp.PyTreeCheckpointHandler(use_zarr3=zarr3)) as checkpointer:
+                    checkpointer.save(path, {"params": {"w": values.astype(ml_dtypes.int4)}})
+                read = self.read(path)
+                self.assert_same(read.get("model", read)["w"], values.astype(numpy.int8), "w")
+
     def test_chunks_of_tensorstore(self):
         """A chunk shape that does not divide the array, and each compressor."""
         values = numpy.arange(7 * 13, dtype=numpy.float32).reshape(7, 13)
