@@ -3,10 +3,11 @@
 
     [{"params": ["w", "b"], "lr": 0.001, "betas": [0.9, 0.95], ...}, ...]
 
-The text has values as _values.py writes them, betas as a list, and a number in place of a tensor without dimensions,
-whose dtype is then in the member "__tensors__" of the group, by its place in the text, "lr" or "betas.1": the form that
-train_gpt and ckpt write. DCP has a name for each member, optim.param_groups.0.lr, of a dict in a group for each of its
-members, or, with flatten_optimizer_state_dict, for each member of each parameter, optim.param_groups.w.lr.
+The text has values as _values.py writes them, betas and other tuples that train_gpt reads as lists, and a number in
+place of a tensor without dimensions, whose dtype is then in the member "__tensors__" of the group, by its place in the
+text, "lr" or "betas.1": the form that train_gpt and ckpt write. DCP has a name for each member,
+optim.param_groups.0.lr, of a dict in a group for each of its members, or, with flatten_optimizer_state_dict, for each
+member of each parameter, optim.param_groups.w.lr.
 """
 
 import ctypes
@@ -23,6 +24,7 @@ GROUPS = "optim/param_groups"
 _TENSORS = "__tensors__"
 _DTYPES = ("float32", "float64", "int64")
 _MOST_BYTES = 16384  # of a tensor in the text
+_TUPLES = ("betas", "eps", "ns_coefficients")  # lists in the text, which train_gpt reads
 
 # Options of torch's optimizers that this project's do not have, with the values that mean the same.
 _ADAMW = {
@@ -47,7 +49,7 @@ _ONLY_TORCH_HAS = {*_ADAMW, "alpha"}
 
 def _plain(place: str, value: Any, dtypes: Dict[str, str]) -> Any:
     """The JSON of `value` in the text. The dtypes of tensors that are numbers in it are added to `dtypes`."""
-    if type(value) is list or (type(value) is tuple and place == "betas"):
+    if type(value) is list or (type(value) is tuple and place in _TUPLES):
         return [_plain(f"{place}.{number}", item, dtypes) for number, item in enumerate(value)]
     if type(value) is tuple:
         items = [(number, _plain(f"{place}.items.{number}", item, dtypes)) for number, item in enumerate(value)]
@@ -162,8 +164,9 @@ def decode(text: str) -> List[Dict[str, Any]]:
     for group in groups:
         dtypes = group.pop(_TENSORS, {})
         group = {name: value_of_json(_with_tensors(name, value, dtypes)) for name, value in group.items()}
-        if isinstance(group.get("betas"), list):
-            group["betas"] = tuple(group["betas"])
+        for name in _TUPLES:
+            if isinstance(group.get(name), list):
+                group[name] = tuple(group[name])
         decoded.append(_with_torch_options(group))
     return decoded
 

@@ -287,6 +287,16 @@ class OptimizerTest(Case):
                     for wanted, found in zip(optim["param_groups"], loaded["optim"]["param_groups"]):
                         self.assertEqual(repr({key: found[key] for key in wanted}), repr(wanted), name)
 
+    def test_the_text_has_lists_where_train_gpt_reads_numbers(self):
+        group = {"params": ["w"], "betas": (0.9, 0.95), "eps": (None, 1e-3), "ns_coefficients": (1.0, 2.0, 3.0)}
+        group["x"] = (1,)
+        state = {"model": {"w": torch.ones(2)}, "optim": {"state": {}, "param_groups": [group]}}
+        dcp.save(state, storage_writer=Writer(self.path()))
+        with fsdp_checkpoint.open(self.path()) as checkpoint:
+            text = checkpoint.texts["optim/param_groups"]
+        self.assertIn('"betas": [0.9, 0.95], "eps": [null, 0.001], "ns_coefficients": [1.0, 2.0, 3.0], "x": {', text)
+        self.assertEqual(fsdp_checkpoint.load(self.path())["optim"]["param_groups"], [group])
+
     def test_two_optimizers_come_from_torchs_own_files_under_their_names(self):
         def optim(parameter, lr):
             state = {parameter: {"step": torch.tensor(3.0), "m": torch.full((2,), lr)}}
