@@ -64,6 +64,9 @@ def engine_of(case, load_universal):
     }
     if not case.get("scheduler", True):
         del config["scheduler"]
+    if case.get("elastic"):  # it cuts every tensor of the state, so none may be without dimensions
+        config["zero_optimization"]["elastic_checkpoint"] = True
+        config["optimizer"] = {"type": "SGD", "params": {"lr": 1e-2, "momentum": 0.9}}
     if case["dtype"] == "bfloat16":
         config["bf16"] = {"enabled": True}
         if case.get("grad_accum_dtype"):  # BF16_Optimizer
@@ -88,16 +91,17 @@ def train(engine, case, steps):
     return losses
 
 
-def live_of(engine):
+def live_of(engine, case):
     """What the engine itself says that it has, by the names of the model."""
+    states = ("momentum_buffer",) if case.get("elastic") else ("exp_avg", "exp_avg_sq")
     if hasattr(engine.optimizer, "_hp_optimizer_states_linked"):
         # It links the optimizer's state in the step of the first group, before later groups have any.
         engine.optimizer._hp_optimizer_states_linked = False
         engine.optimizer._lazy_init_hp_params_optimizer_state()
-    live = {"fp32": {}, "exp_avg": {}, "exp_avg_sq": {}}
+    live = {"fp32": {}, **{state: {} for state in states}}
     for name, parameter in engine.module.named_parameters():
         live["fp32"][name] = safe_get_full_fp32_param(parameter).clone()
-        for state in ("exp_avg", "exp_avg_sq"):
+        for state in states:
             live[state][name] = safe_get_full_optimizer_state(parameter, state).clone()
     return live
 
@@ -108,14 +112,14 @@ def main(action, case):
     if action == "save":
         train(engine, case, range(STEPS))
         engine.save_checkpoint(case["root"], client_state={"consumed_samples": 42, "note": "fresh"})
-        live = live_of(engine)
+        live = live_of(engine, case)
     else:
         path, client = engine.load_checkpoint(case["root"], load_lr_scheduler_states=case.get("scheduler", True))
         assert path is not None
         assert engine.global_steps == STEPS, engine.global_steps
         if "note" in case:
             assert client["note"] == case["note"], client
-        live = live_of(engine)
+        live = live_of(engine, case)
     losses = train(engine, case, range(STEPS, STEPS + MORE))
     if torch.distributed.get_rank() == 0:
         torch.save(live, case["live"])

@@ -29,7 +29,7 @@ class DeepSpeedTest(trainers.TrainerCase):
         read = self.read(root)
         model = {name: read["model"][name] for name in live["fp32"]}
         self.assert_all_same(model, live["fp32"])
-        for state in ("exp_avg", "exp_avg_sq"):
+        for state in live.keys() - {"fp32"}:
             found = {name: value[state] for name, value in read["optim"]["state"].items()}
             self.assert_all_same(found, live[state])
         self.assertEqual(read["consumed_samples"], 42)
@@ -72,6 +72,13 @@ class DeepSpeedTest(trainers.TrainerCase):
                 loaded = self.check_goes_on(universal, losses, 2, **case)
                 for state, tensors in live.items():
                     self.assert_all_same(loaded[state], tensors)
+
+    def test_the_state_of_an_elastic_checkpoint(self):
+        for stage, world in [(1, 3), (2, 2)]:
+            with self.subTest(stage=stage, world=world):
+                root = self.path(f"elastic{stage}")
+                live, _ = self.engine("save", root, world, stage=stage, elastic=True)
+                self.check_is_read(root, live, world)
 
     def test_a_checkpoint_of_pytorch_goes_on_in_deepspeed(self):
         """As PyTorch alone goes on."""
