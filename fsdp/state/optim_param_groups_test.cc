@@ -83,6 +83,9 @@ TEST_F(ParamGroupsTest, HaveMuonsListsIntegersAndNames) {
   Muon other(Of("a"), {.lr = 1, .nesterov = false, .ns_coefficients = {1, 2, 3}, .ns_steps = 9});
   EXPECT_OK(SavedParamGroups(groups, other).Load(/*strict=*/true, other));
   EXPECT_EQ(*WithParamGroups(nullptr, other), groups);
+  const std::string of_a_tuple = R"([{"params":["a"],"ns_coefficients":{"__python__":"tuple","items":[3.5,-4.5,2]}}])";
+  EXPECT_OK(SavedParamGroups(of_a_tuple, other).Load(/*strict=*/true, other));
+  EXPECT_THAT(*WithParamGroups(nullptr, other), HasSubstr(R"("ns_coefficients":[3.5,-4.5,2.0])"));
   const std::string of_none = R"([{"params":["a"],"adjust_lr_fn":null}])";
   EXPECT_OK(SavedParamGroups(of_none, other).Load(/*strict=*/true, other));
   EXPECT_THAT(*WithParamGroups(nullptr, other), HasSubstr(R"("adjust_lr_fn":"original")"));

@@ -83,8 +83,11 @@ Json GroupValue(const Json& group, const std::string& name) {
   if (found == group.end()) return Json();
   if (name == kAdjust) return NumberOfAdjustment(*found);
   if (listed == nullptr) return *found;
-  if (!found->is_array() || found->size() != listed->size) return Json();
-  const Json& value = (*found)[listed->index];
+  // A tuple of PyTorch's files is {"__python__": "tuple", "items": [...]}.
+  const auto items = found->find("items");
+  const Json& list = items == found->end() ? *found : *items;
+  if (!list.is_array() || list.size() != listed->size) return Json();
+  const Json& value = list[listed->index];
   return value.is_null() ? Json(std::numeric_limits<double>::quiet_NaN()) : value;
 }
 
