@@ -2,6 +2,7 @@
 #include "fsdp/tools/cli/interruption.h"
 
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <csignal>
@@ -50,24 +51,42 @@ absl::Status CheckNotInterrupted() {
   return signal == 0 ? absl::OkStatus() : absl::CancelledError(absl::StrCat("interrupted by signal ", signal));
 }
 
-void CatchSignals() {
-  if (is_catching.exchange(true)) return;
+// A signal that is ignored, as SIGHUP under nohup, stays ignored.
+void HandleSignals(void (*handler)(int)) {
   for (const int signal : kSignals) {
     struct sigaction action = {};
-    // A signal that is ignored, as SIGHUP under nohup, stays ignored.
     if (sigaction(signal, nullptr, &action) != 0 || action.sa_handler != SIG_DFL) continue;
-    action.sa_handler = Catch;
+    action.sa_handler = handler;
     action.sa_flags = SA_RESTART;
     sigaction(signal, &action, nullptr);
   }
 }
 
-void ReleaseSignals() {
-  is_catching = false;
+void CatchSignals() {
+  if (!is_catching.exchange(true)) HandleSignals(Catch);
+}
+
+void ForgetSignals(void (*handler)(int)) {
   for (const int signal : kSignals) {
     struct sigaction action = {};
-    if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == Catch) std::signal(signal, SIG_DFL);
+    if (sigaction(signal, nullptr, &action) == 0 && action.sa_handler == handler) std::signal(signal, SIG_DFL);
   }
+}
+
+void ReleaseSignals() {
+  is_catching = false;
+  ForgetSignals(Catch);
+}
+
+// The text of the InterruptionNotice that exists. A handler may only write it: it allocates nothing.
+std::atomic<const std::string*> notice = nullptr;
+
+extern "C" void NoteAndEnd(int signal) {
+  if (const std::string* const text = notice.exchange(nullptr)) {
+    [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, text->data(), text->size());
+  }
+  std::signal(signal, SIG_DFL);
+  std::raise(signal);  // delivered when this handler returns
 }
 
 class InterruptibleQueue final : public WriteQueue {
@@ -189,6 +208,17 @@ void Interruption::EndProgramIfInterrupted(const std::string& program, const std
   ReleaseSignals();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
+}
+
+InterruptionNotice::InterruptionNotice(const std::string& text)
+    : text_(absl::StrCat(isatty(STDERR_FILENO) != 0 ? "\n" : "", text, "\n")) {  // behind a bar
+  notice = &text_;
+  HandleSignals(NoteAndEnd);
+}
+
+InterruptionNotice::~InterruptionNotice() {
+  ForgetSignals(NoteAndEnd);
+  notice = nullptr;
 }
 
 }  // namespace fsdp

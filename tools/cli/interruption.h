@@ -40,6 +40,19 @@ class Interruption final {
   const std::unique_ptr<FileSystem> files_;
 };
 
+// For work of which an interruption leaves nothing to remove: until it is destroyed, the first such signal prints
+// `text` and a line end on stderr, and ends the program by that signal. One at a time.
+class InterruptionNotice final {
+ public:
+  explicit InterruptionNotice(const std::string& text);
+  ~InterruptionNotice();  // restores the actions of the signals
+  InterruptionNotice(const InterruptionNotice&) = delete;
+  InterruptionNotice& operator=(const InterruptionNotice&) = delete;
+
+ private:
+  const std::string text_;
+};
+
 }  // namespace fsdp
 
 #endif  // FSDP_TOOLS_CLI_INTERRUPTION_H_

@@ -2,11 +2,14 @@
 //
 // ckpt push and pull, and what reads a checkpoint of a store in place, against an S3 server in this process, as a user
 // runs them: keys come from the environment.
+#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 
+#include "absl/time/time.h"
+#include "fsdp/base/child_process.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/object/curl_library.h"
@@ -84,6 +87,21 @@ TEST_F(CkptObjectTest, WhatIsPushedIsPulledByteForByte) {
     MustCkpt({"verify", Path(pulled)});
   }
   EXPECT_EQ(server_->refused(), 0);
+}
+
+// The server never replies to the first request of the push.
+TEST_F(CkptObjectTest, AnInterruptedPushSaysThatItCanContinue) {
+  server_->InjectFaults({FakeS3Server::Fault::kSilent});
+  ASSERT_OK_AND_ASSIGN(const auto child,
+                       ChildProcess::Start({fs::absolute("tools/ckpt"), "push", Path("root"), "s3://models/run"},
+                                           {.errors = ChildOutput::Text()}));
+  while (server_->requests().empty() && !child->Poll(absl::Milliseconds(1)).has_value()) {
+  }
+  child->Signal(SIGINT);
+  ASSERT_OK_AND_ASSIGN(const int status, child->Wait(absl::Minutes(1)));
+  EXPECT_EQ(status, 128 + SIGINT);
+  EXPECT_THAT(child->errors(), HasSubstr("ckpt push: interrupted: readers see a step in s3://models/run only when"));
+  EXPECT_THAT(MustCkpt({"push", Path("root"), "s3://models/run"}), HasSubstr("step-00000002: 3 files"));
 }
 
 TEST_F(CkptObjectTest, JsonSaysWhatWasCopied) {

@@ -20,6 +20,7 @@
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/interruption.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
@@ -50,6 +51,9 @@ absl::StatusOr<Pushed> Push(const std::string& source, const S3Url& run) {
   // Verifies: of a ROOT the newest step that is whole.
   FSDP_ASSIGN_OR_RETURN(pushed.source, LatestCheckpoint(source, &pushed.skipped));
   Progress progress("push");
+  const InterruptionNotice notice(absl::StrCat("ckpt push: interrupted: readers see a step in ",
+                                               store->UrlOf(run.prefix),
+                                               " only when all of it is there; push again to send the rest"));
   const absl::Time start = SteadyNow();
   FSDP_ASSIGN_OR_RETURN(pushed.report,
                         UploadCheckpoint(PosixFileSystem(), pushed.source, *store, run.prefix,
