@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/hdf5/hdf5_file_driver.h"
+#include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/source_description.h"
 #include "fsdp/checkpoint/state_testutil.h"
 #include "gmock/gmock-matchers.h"
@@ -203,6 +204,11 @@ TEST(FormatTableTest, SafetensorsLeavesOutWhatIsNoModelTensorAndNamesIt) {
   EXPECT_THAT(MakeWriter(TorchTarget())->Fit(ours).value(),
               testing::ElementsAre(HasSubstr("__metadata__ is left out")));
   EXPECT_EQ(ours.state.entries().size(), 1u);
+  // What is no plain state dict anyway keeps it.
+  contents.state.Set(StateKey::Extra("position"), std::string("17"));
+  KeepSafetensorsMetadata({{"author", "someone"}}, contents.state);
+  EXPECT_THAT(MakeWriter(TorchTarget())->Fit(contents).value(), IsEmpty());
+  EXPECT_EQ(contents.state.entries().size(), 3u);
 }
 
 // A checkpoint that claims tensors of an exabyte each, as views, stacks and sparse files can.

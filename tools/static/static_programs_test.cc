@@ -121,7 +121,7 @@ class StaticProgramsTest : public testing::Test {
         {"/ckpt", "verify", "full/checkpoint.h5"},  // by the HDF5 library, in a confined process
         {"/ckpt", "inspect", "sharded"},
         {"/ckpt", "diff", "full", "sharded"},
-        {"/ckpt", "diff", "sharded", "dcp"},
+        {"/ckpt", "diff", "sharded", "dcp", "--model_only"},
         {"/ckpt", "view", "model.safetensors", "view.h5"},
         {"/ckpt", "repair", "sharded"},
         {"/launch", "--nproc=2", "--", "/ckpt", "verify", "sharded"},

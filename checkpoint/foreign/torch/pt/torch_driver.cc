@@ -6,6 +6,8 @@
 // first eight are a length, but then its byte 8 opens JSON: see safetensors_driver.cc.
 #include "fsdp/checkpoint/foreign/torch/pt/torch_driver.h"
 
+#include <algorithm>
+
 #include "absl/strings/match.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
@@ -16,6 +18,7 @@
 #include "fsdp/checkpoint/foreign/torch/pt/wheel_index.h"
 #include "fsdp/checkpoint/foreign/torch/state/value_notes.h"
 #include "fsdp/checkpoint/foreign/zip/zip_format.h"
+#include "fsdp/checkpoint/source/model_value.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 
 namespace fsdp {
@@ -24,6 +27,15 @@ namespace {
 // Archives of NumPy and of Keras begin with other entries.
 bool IsTorchZip(std::string_view head) {
   return !FirstZipEntryEndsWith(head, ".npy") && !FirstZipEntryEndsWith(head, "metadata.json");
+}
+
+// True for tensors of a model and safetensors' metadata, without anything of a training run.
+bool IsModelWithMetadata(const StateDict& state) {
+  const StateKey metadata = SafetensorsMetadataKey();
+  return std::all_of(state.entries().begin(), state.entries().end(), [&](const StateDict::Entry& entry) {
+    const StateKey& key = entry.first;
+    return key.section == StateKey::Section::kModel || key == metadata || NameOfModelValue(key);
+  });
 }
 
 class Driver final : public FormatDriver {
@@ -90,7 +102,7 @@ std::vector<std::string> FitTorch(FormatContents& contents) {
   StateDict kept;
   KeepSafetensorsMetadata(contents.metadata, kept);
   // Our own format keeps it as a text, with which a model would be no plain state dict.
-  const bool was_kept = TakeSafetensorsMetadata(contents.state);
+  const bool was_kept = IsModelWithMetadata(contents.state) && TakeSafetensorsMetadata(contents.state);
   for (std::string& note : NotesForTorchLoad(contents.state)) notes.push_back(std::move(note));
   if (was_kept || !kept.empty()) notes.emplace_back("__metadata__ is left out: PyTorch's formats have no place for it");
   return notes;
