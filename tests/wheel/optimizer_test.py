@@ -318,6 +318,31 @@ class OptimizerTest(Case):
                 self.assertEqual(flat["adamw"]["param_groups.a.b.lr"], 0.2)
                 self.assertTrue((flat["adamw"]["state.a.b.m"] == 0.2).all())
 
+    def test_other_branches_of_the_program_are_dicts_and_lists_in_torchs_files(self):
+        def plain(value):
+            if isinstance(value, dict):
+                return {key: plain(member) for key, member in value.items()}
+            if isinstance(value, (list, tuple)):
+                return [plain(item) for item in value]
+            return value.tolist() if isinstance(value, torch.Tensor) else value
+
+        model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+        first = torch.optim.AdamW(model[0].parameters())
+        second = torch.optim.SGD(model[1].parameters(), momentum=0.9)
+        schedules = [torch.optim.lr_scheduler.ConstantLR(first), torch.optim.lr_scheduler.StepLR(first, 2)]
+        scheduler = torch.optim.lr_scheduler.SequentialLR(first, schedules, [1])
+        model(torch.ones(1, 3)).sum().backward()
+        for step in (first, second, scheduler):
+            step.step()
+        weights, state = get_state_dict(model, first)
+        rng = {"cpu": torch.get_rng_state(), "list": [torch.ones(2), 3]}
+        saved = {"model": weights, "optim": state, "second": get_state_dict(model, second)[1], "rng": rng,
+                 "scheduler": scheduler.state_dict()}
+        dcp.save(saved, storage_writer=Writer(self.root + "/ours"))
+        fsdp_checkpoint.convert(self.root + "/ours", self.root + "/ours.pt")
+        loaded = torch.load(self.root + "/ours.pt", weights_only=True)
+        self.assertEqual(plain(loaded), plain(saved))
+
     def test_hyperparameters_keep_their_types(self):
         saved = self.trained(optimizers()["AdamW"])
         dcp.save(saved.state(), storage_writer=Writer(self.path()))

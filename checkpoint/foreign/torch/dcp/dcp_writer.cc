@@ -218,7 +218,7 @@ class DcpPlan {
       const auto* text = std::get_if<std::string>(&value);
       ++place_;
       if (text == nullptr || parts_.count(key) != 0) continue;
-      if (key.section == Section::kExtra && (key.fqn == "model" || key.fqn == "optim")) {
+      if (IsNameOfBranch(key, contents_)) {
         return absl::InvalidArgumentError(absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ",
                                                        key.fqn, " in a DCP directory"));
       }

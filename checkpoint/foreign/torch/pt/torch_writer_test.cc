@@ -7,6 +7,8 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/checkpoint.h"
 #include "fsdp/checkpoint/foreign/torch/dcp/dcp_encoding.h"
@@ -270,6 +272,41 @@ TEST(TorchWriterTest, TheIndexOfTheWheelIsLeftOutAndPicklesAreNamed) {
   }
 }
 
+// As Writer saves {"scheduler": {"gamma": 0.5, "lrs": [1, 2]}, "second": {"state": {0: {"step": 3}}}}: DCP makes a
+// text of 0.
+TEST(TorchWriterTest, WhatTheWheelHasFlattenedIsNestedAgain) {
+  const auto indexed = [](std::vector<std::string> entries) {
+    StateDict state;
+    std::vector<std::string> keys;
+    for (const std::string& path : entries) {
+      std::string name = absl::StrReplaceAll(path, {{"\"", ""}, {", ", "."}});
+      keys.push_back(absl::StrCat("\"", name, "\": [\"python\", \"extra/", name, "\", [", path, "]]"));
+      state.Set(StateKey::Extra(name), std::string("1"));
+    }
+    state.Set(StateKey::Extra("torch.distributed.checkpoint"),
+              absl::StrCat(R"({"version": 1, "keys": {)", absl::StrJoin(keys, ", "), "}}"));
+    EXPECT_THAT(TakeWheelIndex(state), testing::IsEmpty());
+    return state;
+  };
+  const StateDict nested = indexed({R"("scheduler", "lrs", 0)", R"("scheduler", "lrs", 1)", R"("scheduler", "gamma")",
+                                    R"("second", "state", "0", "step")", R"("third", 2, "x")", R"("epoch")"});
+  EXPECT_EQ(*nested.FindText(StateKey::Extra("scheduler")),
+            R"({"lrs":[{"__python__":"reference","name":"scheduler.lrs.0"},)"
+            R"({"__python__":"reference","name":"scheduler.lrs.1"}],)"
+            R"("gamma":{"__python__":"reference","name":"scheduler.gamma"}})");
+  EXPECT_EQ(*nested.FindText(StateKey::Extra("second")),
+            R"({"state":{"0":{"step":{"__python__":"reference","name":"second.state.0.step"}}}})");
+  EXPECT_EQ(*nested.FindText(StateKey::Extra("third")),
+            R"({"__python__":"dict","items":[[2,{"x":{"__python__":"reference","name":"third.2.x"}}]]})");
+  EXPECT_EQ(*nested.FindText(StateKey::Extra("epoch")), "1");
+  EXPECT_OK(PartsOfExtras(nested));
+  // A value cannot be a dict, too.
+  for (const auto& [value, member] :
+       {std::pair(R"("a", "b")", R"("a", "b", "c")"), std::pair(R"("a", "b", "c")", R"("a", "b")")}) {
+    EXPECT_EQ(indexed({value, member}).FindText(StateKey::Extra("a")), nullptr);
+  }
+}
+
 TEST(TorchWriterTest, AnExtraValueMayNotTakeThePlaceOfTheModel) {
   StateDict state;
   state.Set(StateKey::Extra("model"), std::string("x"));
@@ -278,6 +315,19 @@ TEST(TorchWriterTest, AnExtraValueMayNotTakeThePlaceOfTheModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
   EXPECT_THAT(WriteDcpDirectory(path, state, 1, ReadFromMemory(state)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
+}
+
+// Of several optimizers of the same parameters none is the optimizer.
+TEST(TorchWriterTest, AnExtraValueIsNamedOptimIfThereIsNoOptimizer) {
+  StateDict state;
+  state.Set(StateKey::Extra("optim"), std::string("x"));
+  const std::string directory = NewTestDirectory();
+  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, ReadFromMemory(state)));
+  ASSERT_OK(WriteDcpDirectory(directory + "/x", state, 1, ReadFromMemory(state)));
+  state.Set(StateKey::ParamGroups(), std::string("[]"));
+  const auto is_refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"optim\""));
+  EXPECT_THAT(WriteTorchFile(directory + "/y.pt", state, ReadFromMemory(state)), is_refused);
+  EXPECT_THAT(WriteDcpDirectory(directory + "/y", state, 1, ReadFromMemory(state)), is_refused);
 }
 
 }  // namespace

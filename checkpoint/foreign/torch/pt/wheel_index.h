@@ -13,7 +13,8 @@
 
 namespace fsdp {
 
-// Takes the index out of `state`, if it has one. Returns a note for each value that the index calls the bytes of a
+// Takes the index out of `state`, if it has one, and gives the extra values that DCP has flattened ("scheduler.gamma")
+// the dicts and lists of the program again. Returns a note for each value that the index calls the bytes of a
 // pickle (an object that no other form here can hold): a program gets these bytes, and must unpickle them itself.
 std::vector<std::string> TakeWheelIndex(StateDict& state);
 

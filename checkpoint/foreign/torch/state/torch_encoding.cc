@@ -221,7 +221,7 @@ class StateEncoder {
     for (const auto& [key, value] : contents_.entries()) {
       if (key.section != Section::kExtra || parts_.count(key) != 0 || StateOfKey(key) || NameInModel(key)) continue;
       // The members of one dict: a reader would take the extra value for the model.
-      if (key.fqn == "model" || key.fqn == "optim") {
+      if (IsNameOfBranch(key, contents_)) {
         return absl::InvalidArgumentError(
             absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ", key.fqn, " in a torch file"));
       }
@@ -284,6 +284,14 @@ void AddTorchOptions(PythonJson& group) {
 }
 
 }  // namespace
+
+bool IsNameOfBranch(const StateKey& key, const StateDict& contents) {
+  if (key.section != Section::kExtra || key.fqn != "optim") return key == StateKey::Extra("model");
+  return std::any_of(contents.entries().begin(), contents.entries().end(), [](const StateDict::Entry& entry) {
+    return entry.first.section == Section::kParamGroups || entry.first.section == Section::kOptimState ||
+           StateOfKey(entry.first);
+  });
+}
 
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape) {
   const std::string_view storage = StorageGlobal(dtype);

@@ -18,6 +18,10 @@
 
 namespace fsdp {
 
+// True for an extra value with the name that the model of `contents`, or its optimizer, if there is one, has in
+// PyTorch's formats: a reader would take it for them.
+bool IsNameOfBranch(const StateKey& key, const StateDict& contents);
+
 // Pushes a whole, row-major tensor whose bytes are the storage `key`.
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape);
 
@@ -38,8 +42,8 @@ struct EncodedTorchState {
 // ..., "optim": {"state": ..., "param_groups": ...}, and each extra value under its own name}. Aliases share the
 // storage of their tensor; parts of an extra value are inside it (extra_parts.h), and values of the model inside the
 // model (model_value.h). kInvalidArgument names an extra value
-// that would replace "model" or "optim", and is an error of PartsOfExtras; kDataLoss for param_groups that are not
-// JSON.
+// that would replace "model" or "optim" (IsNameOfBranch), and is an error of PartsOfExtras; kDataLoss for param_groups
+// that are not JSON.
 absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents);
 
 // param_groups as PyTorch's optimizers expect them: a group from an optimizer of this project gets the options that
