@@ -50,7 +50,7 @@ struct Parameter {
   absl::StatusOr<Tensor> Grad();
 
   // The same for a kernel that can replace the gradient, too, and writes all of it: the first after FSDP bound `grad`
-  // does, so that nobody has to set its memory to zero.
+  // does, so that its memory need not be zeroed.
   absl::StatusOr<ParameterGrad> GradToWrite();
 
   bool grad_used = false;  // Grad() or GradToWrite() was called since `grad` was bound

@@ -234,13 +234,6 @@ class Planner {
 
 absl::StatusOr<ConvertPlan> PlanConversion(const StateDict& source, const NameFilter& filter,
                                            std::optional<DType> dtype, bool model_only) {
-  // A copy needs no hash of each name, of which there may be a million.
-  if (filter.empty() && !dtype && !model_only) {
-    ConvertPlan plan;
-    plan.contents = source;
-    plan.contents.type = StateDictType::kFull;
-    return plan;
-  }
   Planner planner(source, filter, dtype);
   FSDP_RETURN_IF_ERROR(planner.ChooseNames());
   for (const auto& [key, value] : source.entries()) {

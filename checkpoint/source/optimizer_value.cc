@@ -100,7 +100,7 @@ StateDict WithValuesInPlace(StateDict state) {
     const auto at = parameter_of(i);
     if (at != parameters.end()) add(at->second.steps);
     const std::optional<StateName> name = is_text(i) ? StateOfKey(entries[i].first) : std::nullopt;
-    // That of a parameter with tensors is added with them.
+    // The text of a parameter with tensors is added with them.
     if (!name || parameters[name->fqn].last_tensor == 0) ordered.Set(entries[i].first, entries[i].second);
     if (at != parameters.end() && at->second.last_tensor == i + 1) add(at->second.others);
   }

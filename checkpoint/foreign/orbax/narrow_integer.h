@@ -25,7 +25,7 @@ struct NarrowInteger {
 std::optional<NarrowInteger> NarrowIntegerOfName(std::string_view name);
 
 // `bytes`: the elements `interval` of an array, as they are stored; becomes numbers of `integer.dtype`. kDataLoss names
-// the first byte that is none, by its index in the array.
+// the first byte that is not such a number, by its index in the array.
 absl::Status WidenIntegers(const NarrowInteger& integer, const Interval& interval, std::byte* bytes);
 
 }  // namespace fsdp

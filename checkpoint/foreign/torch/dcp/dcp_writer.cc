@@ -231,7 +231,7 @@ class DcpPlan {
     }
     const bool has_state = std::any_of(contents_.entries().begin(), contents_.entries().end(),
                                        [](const auto& entry) { return entry.first.section == Section::kOptimState; });
-    // Groups tell a reader that "optim" is an optimizer. JAX has none.
+    // Groups tell a reader that "optim" is an optimizer. The state of JAX has no groups.
     if (!has_state || contents_.contains(StateKey::ParamGroups())) return absl::OkStatus();
     return AddValue(PathOf(StateKey::ParamGroups()), PythonJson::array());
   }

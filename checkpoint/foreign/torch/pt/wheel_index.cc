@@ -13,12 +13,10 @@
 #include <utility>
 
 #include "absl/container/flat_hash_map.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
-#include "fsdp/checkpoint/source/json_document.h"
 #include "fsdp/checkpoint/source/without_value.h"
 #include "nlohmann/json.hpp"
 
@@ -26,10 +24,10 @@ namespace fsdp {
 namespace {
 
 // The members of the index, by DCP's names: [kind, name of ours, path, ...]. Null for any other text of that name.
-nlohmann::json KeysOf(const std::string& text) {
-  const absl::StatusOr<nlohmann::json> index = ParseJson(text);
-  const bool is_index = index.ok() && index->is_object() && index->contains("version") && index->contains("keys");
-  return is_index && (*index)["keys"].is_object() ? (*index)["keys"] : nlohmann::json();
+PythonJson KeysOf(const std::string& text) {
+  PythonJson index = ParsePythonJson(text);
+  const bool is_index = index.is_object() && index.contains("version") && index.contains("keys");
+  return is_index && index["keys"].is_object() ? std::move(index["keys"]) : PythonJson();
 }
 
 // A dict or a list of a branch, in the program's order, or a value.
@@ -88,10 +86,10 @@ PythonJson PathToExtra(const std::string& name, const PythonJson& entry, const S
 }
 
 // A branch that the index contradicts, or whose name is taken, stays flattened.
-void NestBranches(const PythonJson& index, StateDict& state) {
+void NestBranches(const PythonJson& keys, StateDict& state) {
   Branch root;
   std::set<std::string> refused;
-  for (const auto& [name, entry] : index["keys"].items()) {
+  for (const auto& [name, entry] : keys.items()) {
     const PythonJson path = PathToExtra(name, entry, state);
     if (path.is_null()) continue;
     Branch* branch = &root;
@@ -118,7 +116,7 @@ std::vector<std::string> TakeWheelIndex(StateDict& state) {
   const StateKey key = StateKey::Extra("torch.distributed.checkpoint");
   const std::string* const text = state.FindText(key);
   if (text == nullptr) return {};
-  const nlohmann::json keys = KeysOf(*text);
+  const PythonJson keys = KeysOf(*text);
   if (keys.is_null()) return {};
   std::vector<std::string> notes;
   for (const auto& [name, value] : keys.items()) {
@@ -127,9 +125,8 @@ std::vector<std::string> TakeWheelIndex(StateDict& state) {
         absl::StrCat(Quote(name), " is written as the bytes of a pickle, a uint8 tensor, since the program ",
                      "saved an object that is no plain value: torch.load(io.BytesIO(bytes(tensor.numpy())))"));
   }
-  const PythonJson index = ParsePythonJson(*text);
   state = WithoutValue(key, state);
-  if (!index.is_discarded()) NestBranches(index, state);
+  NestBranches(keys, state);
   return notes;
 }
 

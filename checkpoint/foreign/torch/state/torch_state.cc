@@ -173,7 +173,7 @@ class StateBuilder {
       }
       const bool is_optimizer = inner.branch != nullptr && inner.branch->is_optimizer;
       const bool has_roles = inner.branch != nullptr && inner.role != Role::kExtra;
-      // That of a module comes back as one value, whatever is in it.
+      // The extra state of a module comes back as one value, whatever is in it.
       const bool is_extra_state = IsModelValue(place, inner) && IsExtraState(inner.name);
       const bool has_model = has_roles || (inner.is_model() && HoldsTensor(member) && !is_extra_state);
       if (is_optimizer || (member.is_branch() && has_model)) {
