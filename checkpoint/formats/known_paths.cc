@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/shell_word.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/item_plan.h"
 #include "fsdp/checkpoint/source/rank_file_names.h"
@@ -27,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using Probe = KnownPathProbe;
 
-std::string Inspect(const std::string& path) { return absl::StrCat("`ckpt inspect ", Printable(path), "`"); }
+std::string Inspect(const std::string& path) { return absl::StrCat("`ckpt inspect ", ShellWord(path), "`"); }
 std::string InspectIn(const Probe& probe, const std::string& name) { return Inspect(JoinPath(probe.path, name)); }
 std::string Directory(const Probe& probe) { return SplitPath(probe.path).directory; }
 

@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/shell_word.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
@@ -231,7 +232,7 @@ std::string Problems(size_t count) { return absl::StrCat(count, count == 1 ? " p
 std::string Remedy(const Verdict& verdict) {
   if (!verdict.is_ours) return "";
   if (IsS3Url(verdict.path)) return "; \"ckpt push --force\" of a whole copy replaces it";
-  return absl::StrCat("; \"ckpt repair ", verdict.path, " --dry_run\" says what can be made again");
+  return absl::StrCat("; \"ckpt repair ", ShellWord(verdict.path), " --dry_run\" says what can be made again");
 }
 
 // The last line, about the problems of the report.

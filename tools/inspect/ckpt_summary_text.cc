@@ -15,6 +15,7 @@
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/quote.h"
+#include "fsdp/base/shell_word.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/optimizer_value.h"
@@ -192,7 +193,7 @@ std::string ConvertText(const CheckpointSummary& summary, SummaryShares& shares)
   }
   const bool is_training = shares.sections[Section::kOptimState].share.tensors > 0;
   const char* const model = summary.format->HasSuffix("model.safetensors") ? "model.pt" : "model.safetensors";
-  return absl::StrCat("to convert it  ckpt convert ", Printable(summary.path), " ", is_training ? "checkpoint" : model,
+  return absl::StrCat("to convert it  ckpt convert ", ShellWord(summary.path), " ", is_training ? "checkpoint" : model,
                       "\n");
 }
 
