@@ -187,6 +187,7 @@ std::string FlagHelp(absl::Span<const std::string> names) {
 }
 
 std::optional<int> ParseFlags(int argc, char** argv, std::string_view usage, std::vector<std::string>* operands) {
+  KeepStandardStreams();
   const std::string program = ProgramName(argc, argv);
   const std::vector<std::string> names = FlagsOfTheProgram();
   absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/base/terminal.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,9 +22,7 @@ std::atomic<int> stdout_error = 0;
 
 bool IsColoured() {
   const char* const no_color = std::getenv("NO_COLOR");
-  const char* const term = std::getenv("TERM");
-  return isatty(STDOUT_FILENO) == 1 && (no_color == nullptr || *no_color == '\0') && term != nullptr &&
-         std::strcmp(term, "dumb") != 0;
+  return (no_color == nullptr || *no_color == '\0') && ObeysCommands(STDOUT_FILENO);
 }
 
 void WriteBytes(const std::string& bytes, std::FILE* stream) {
@@ -42,6 +41,20 @@ void WriteText(std::string_view text, std::FILE* stream) { WriteBytes(Escaped(te
 void WriteAlarm(std::string_view text) {
   const std::string escaped = Escaped(text);
   WriteBytes(IsColoured() ? "\x1b[31m" + escaped + "\x1b[0m" : escaped, stdout);
+}
+
+// The lowest free number is the one that open returns.
+void KeepStandardStreams() {
+  for (int stream = STDIN_FILENO; stream <= STDERR_FILENO; ++stream) {
+    if (fcntl(stream, F_GETFD) >= 0) continue;
+    // A root with only this program has no /dev.
+    if (open("/dev/null", O_RDONLY) < 0) (void)!open("/", O_RDONLY);
+  }
+}
+
+bool ObeysCommands(int descriptor) {
+  const char* const term = std::getenv("TERM");
+  return isatty(descriptor) == 1 && term != nullptr && std::strcmp(term, "dumb") != 0;
 }
 
 int FinishOutput(std::string_view program, int exit_status) {

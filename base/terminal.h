@@ -39,6 +39,14 @@ void PrintError(const absl::FormatSpec<Args...>& format, const Args&... args) {
   WriteText(absl::StrFormat(format, args...), stderr);
 }
 
+// The first call of a main function, or in ParseFlags: a program that was started without stdin, stdout or stderr
+// (`>&-`, some daemons) would give the number of the missing stream to the next file that it opens, and then print into
+// that file. Puts something in each such place that can be read from but not written to.
+void KeepStandardStreams();
+
+// Whether `descriptor` is a terminal that obeys the commands which colour and redraw: $TERM is set, and not "dumb".
+bool ObeysCommands(int descriptor);
+
 // The last call of a main function, with its exit status: writes what stdout still holds. If any write to stdout has
 // failed, such as on a full disk, prints "PROGRAM: stdout: REASON" to stderr and returns kExitFailed instead of
 // kExitDone, since a script would take a part of the output for all of it.

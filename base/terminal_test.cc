@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/base/terminal.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <string>
 
 #include "fsdp/base/escape_text.h"
@@ -37,6 +41,20 @@ TEST(TerminalTest, APasswordInAUrlIsNotPrinted) {
 TEST(TerminalTest, JsonKeepsItsValue) {
   const nlohmann::json value = {{"a\xE2\x80\xAE\xC2\x9B", "\x1b\n\x7f\xF3\xA0\x80\x81\"\\"}};
   EXPECT_EQ(nlohmann::json::parse(Printed(value.dump(2))), value);
+}
+
+// In a child, since the streams are of the whole process.
+TEST(TerminalTest, AMissingStreamIsNotGivenToTheNextFile) {
+  EXPECT_EXIT(
+      {
+        close(STDIN_FILENO);
+        close(STDOUT_FILENO);
+        KeepStandardStreams();
+        const int next = open("/dev/null", O_RDONLY);
+        // And a write to the missing one is an error.
+        std::_Exit(next > STDERR_FILENO && write(STDOUT_FILENO, "x", 1) < 0 ? 7 : 8);
+      },
+      testing::ExitedWithCode(7), "");
 }
 
 TEST(EscapeTextTest, EveryRangeOfHiddenCharactersHasBothEnds) {

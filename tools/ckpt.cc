@@ -287,6 +287,7 @@ std::string ProgramOf(const std::vector<std::string>& arguments) {
 }
 
 int Main(int argc, char** argv) {
+  KeepStandardStreams();
   // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and does not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);

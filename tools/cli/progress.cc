@@ -21,6 +21,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/time.h"
 #include "fsdp/base/steady_clock.h"
+#include "fsdp/base/terminal.h"
 
 namespace fsdp {
 namespace {
@@ -83,7 +84,7 @@ std::string TerminalLine(const std::string& title, const MeasuredWork& work, int
 }
 
 Progress::Progress(std::string title)
-    : title_(std::move(title)), is_terminal_(isatty(STDERR_FILENO) == 1), shown_(SteadyNow()) {}
+    : title_(std::move(title)), is_terminal_(ObeysCommands(STDERR_FILENO)), shown_(SteadyNow()) {}
 
 Progress::~Progress() {
   if (line_open_) std::fputc('\n', stderr);
