@@ -101,6 +101,18 @@ TEST_F(LayerOpsErrorsTest, PaddedRowsAreRefusedByProductsOnHosts) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("matmul: a [2, 3] has rows 8 elements apart")));
 }
 
+TEST_F(LayerOpsErrorsTest, ProductsIntoFloat32HaveNoBiasAndOperandsOfOneDtype) {
+  constexpr DType kB16 = DType::kBFloat16;
+  const Tensor a = Zeros(kB16, {2, 3}), b = Zeros(kB16, {3, 5});
+  ops_->Matmul(a, b, Zeros(kB16, {5}), Zeros(kF32, {2, 5}), {}, *stream_);
+  EXPECT_THAT(stream_->Synchronize(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                               HasSubstr("matmul: operands of dtype bfloat16 and float32")));
+  const std::unique_ptr<Stream> other = *device_->CreateStream("other");
+  ops_->Matmul(Zeros(kF32, {2, 3}), b, Tensor(), Zeros(kF32, {2, 5}), {}, *other);
+  EXPECT_THAT(other->Synchronize(), StatusIs(absl::StatusCode::kInvalidArgument,
+                                             HasSubstr("matmul: operands of dtype float32 and bfloat16")));
+}
+
 TEST_F(LayerOpsErrorsTest, TransposedOperandIsNotTakenForPlain) {
   ops_->Matmul(Zeros(kF32, {2, 3}), Zeros(kF32, {5, 3}), Tensor(), Zeros(kF32, {2, 5}), {}, *stream_);
   EXPECT_THAT(stream_->Synchronize(),

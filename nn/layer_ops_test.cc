@@ -116,6 +116,22 @@ TEST_P(LayerOpsTest, MatmulAddsBias) {
   ExpectClose(c, expected, tolerance());
 }
 
+// As the gradient of a weight over chunks of rows: sums that float32 has and the operands' dtype does not.
+TEST_P(LayerOpsTest, ProductsAndSumsIntoFloat32AreNotRoundedToTheDtypeOfTheirOperands) {
+  const Doubles a = Random(11 * 6, 1), b = Random(11 * 13, 2);
+  const Tensor c = NanTensor(DType::kFloat32, {6, 13}, GetParam().offset);
+  ops_->Matmul(Place({11, 6}, a), Place({11, 13}, b), Tensor(), c, {.transpose_a = true}, *stream_);
+  ops_->Matmul(Place({11, 6}, a), Place({11, 13}, b), Tensor(), c, {.transpose_a = true, .accumulate = true}, *stream_);
+  const Tensor sums = NanTensor(DType::kFloat32, {13}, GetParam().offset);
+  ops_->BiasBackward(Place({11, 13}, b), {sums, /*adds=*/false}, *stream_);
+  ops_->BiasBackward(Place({11, 13}, b), sums, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  const Doubles product = ReferenceMatmul(a, b, {6, 13, 11}, {.transpose_a = true});
+  ExpectClose(c, Sum(product, product), 2e-6);
+  const Doubles column_sums = ReferenceColumnSums(b, 13);
+  ExpectClose(sums, Sum(column_sums, column_sums), 2e-6);
+}
+
 TEST_P(LayerOpsTest, BiasBackwardAddsColumnSums) {
   ForEachInstructionSet([&] {
     const Doubles grad_out = Random(100 * 37, 1), before = Random(37, 2);

@@ -89,15 +89,15 @@ TEST_P(PaddedRowsTest, HeadPadsRowsThatAreNoMultipleOf16Bytes) {
 TEST_P(PaddedRowsTest, LargeProductsOfMisalignedRowsAreThoseOfAlignedOnes) {
   if (GetParam() == DType::kFloat32) GTEST_SKIP() << "no product of float32 is packed";
   constexpr int64_t kM = 501, kN = 1003, kK = 537;
-  const auto product = [this](bool aligned, const MatmulOptions& options) {
-    const auto place = [&](int64_t rows, int64_t columns, int seed) {
+  const auto product = [this](bool aligned, const MatmulOptions& options, DType c_dtype) {
+    const auto place = [&](int64_t rows, int64_t columns, int seed, DType dtype = GetParam()) {
       const Doubles values = Random(rows * columns, seed);
-      if (!aligned) return TestTensor(GetParam(), {rows, columns}, values, 1);
-      return PaddedTensor(GetParam(), {rows, columns}, values, (columns + 63) / 64 * 64);
+      if (!aligned) return TestTensor(dtype, {rows, columns}, values, 1);
+      return PaddedTensor(dtype, {rows, columns}, values, (columns + 63) / 64 * 64);
     };
     const Tensor a = options.transpose_a ? place(kK, kM, 1) : place(kM, kK, 1);
     const Tensor b = options.transpose_b ? place(kN, kK, 2) : place(kK, kN, 2);
-    const Tensor c = place(kM, kN, 3);
+    const Tensor c = place(kM, kN, 3, c_dtype);
     ops_->Matmul(a, b, Tensor(), c, options, *stream_);
     EXPECT_OK(stream_->Synchronize());
     return c;
@@ -106,7 +106,10 @@ TEST_P(PaddedRowsTest, LargeProductsOfMisalignedRowsAreThoseOfAlignedOnes) {
   // Equal bits on the emulator; a GPU may choose another algorithm for addresses that are aligned to more than 16
   // bytes.
   for (const MatmulOptions& options : all) {
-    ExpectClose(product(false, options), ValuesOf(product(true, options)), 1.0 / 256);
+    for (const DType c_dtype : {GetParam(), DType::kFloat32}) {
+      const double tolerance = c_dtype == DType::kFloat32 ? 1e-5 : 1.0 / 256;
+      ExpectClose(product(false, options, c_dtype), ValuesOf(product(true, options, c_dtype)), tolerance);
+    }
   }
 }
 

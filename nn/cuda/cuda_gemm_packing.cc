@@ -16,7 +16,7 @@ GemmPacking::GemmPacking(const Gemm& gemm) : gemm_(gemm) {
   if (!IsLargeTensorCoreProduct(gemm)) return;
   a_ = Pack({gemm.a, gemm.transpose_a ? gemm.k : gemm.m, gemm.transpose_a ? gemm.m : gemm.k, gemm.lda}, gemm.dtype);
   b_ = Pack({gemm.b, gemm.transpose_b ? gemm.n : gemm.k, gemm.transpose_b ? gemm.k : gemm.n, gemm.ldb}, gemm.dtype);
-  c_ = Pack({gemm.c, gemm.m, gemm.n, gemm.ldc}, gemm.dtype);
+  if (gemm.c_dtype == gemm.dtype) c_ = Pack({gemm.c, gemm.m, gemm.n, gemm.ldc}, gemm.dtype);
 }
 
 // The operand, with the size of its copy if its rows are not aligned and it is not too large.

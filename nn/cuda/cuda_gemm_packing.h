@@ -21,8 +21,9 @@ struct CUstream_st;
 namespace fsdp {
 
 // Which operands are packed depends on the shape of the product and on which operands are misaligned. Not packed are
-// small products, which take less time than the copies; float32, which tensor cores do not compute; and operands above
-// kMaxOperandBytes, so that the memory is bounded. A packed product has the same bits as one of aligned operands.
+// small products, which take less time than the copies; float32, which tensor cores do not compute, and float32
+// results; and operands above kMaxOperandBytes, so that the memory is bounded. A packed product has the same bits as
+// one of aligned operands.
 class GemmPacking {
  public:
   static constexpr int64_t kMaxOperandBytes = int64_t{128} << 20;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Products by cuBLASLt. A plan holds what cuBLASLt needs for one shape (descriptor, layouts, algorithm); the key of a
-// plan is everything that the choice of an algorithm depends on (PlanKey: sizes, distances, dtype, transposes,
+// plan is everything that the choice of an algorithm depends on (PlanKey: sizes, distances, dtypes, transposes,
 // epilogue, and the alignment of each address, since an algorithm may need wide loads). The heuristic is deterministic,
 // so a run repeated on one kind of GPU uses the same algorithms and gives the same bits; timing the candidates would
 // not.
@@ -80,7 +80,7 @@ cudaDataType_t CudaType(DType dtype) {
 
 std::string Describe(const Gemm& gemm) {
   return absl::StrCat("matmul of ", gemm.m, " by ", gemm.k, " and ", gemm.k, " by ", gemm.n, ", ",
-                      std::string(DTypeName(gemm.dtype)));
+                      std::string(DTypeName(gemm.dtype)), " to ", std::string(DTypeName(gemm.c_dtype)));
 }
 
 }  // namespace
@@ -89,13 +89,13 @@ std::string Describe(const Gemm& gemm) {
 struct CudaMatmul::PlanKey {
   explicit PlanKey(const Gemm& g)
       : sizes{g.m, g.n, g.k, g.lda, g.ldb, g.ldc},
-        dtype(g.dtype),
+        dtypes{g.dtype, g.c_dtype},
         flags{g.transpose_a, g.transpose_b, g.accumulate, g.bias != nullptr},
         alignments{AlignmentOf(g.a), AlignmentOf(g.b), AlignmentOf(g.c), AlignmentOf(g.bias)} {}
   auto operator<=>(const PlanKey&) const = default;
 
   int64_t sizes[6];
-  DType dtype;
+  DType dtypes[2];
   bool flags[4];
   uint32_t alignments[4];
 };
@@ -147,7 +147,7 @@ absl::StatusOr<const CudaMatmul::Plan*> CudaMatmul::PlanFor(const Gemm& gemm) {
                                                   : MakeLayout(type, gemm.n, gemm.k, gemm.ldb));
   FSDP_ASSIGN_OR_RETURN(plan->b, gemm.transpose_a ? MakeLayout(type, gemm.m, gemm.k, gemm.lda)
                                                   : MakeLayout(type, gemm.k, gemm.m, gemm.lda));
-  FSDP_ASSIGN_OR_RETURN(plan->c, MakeLayout(type, gemm.n, gemm.m, gemm.ldc));
+  FSDP_ASSIGN_OR_RETURN(plan->c, MakeLayout(CudaType(gemm.c_dtype), gemm.n, gemm.m, gemm.ldc));
 
   cublasLtMatmulPreference_t made = nullptr;
   FSDP_RETURN_IF_ERROR(CublasStatus(cublasLtMatmulPreferenceCreate(&made), "cublasLtMatmulPreferenceCreate"));

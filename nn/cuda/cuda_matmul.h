@@ -35,12 +35,12 @@ class CudaMatmul {
 
   // Puts `gemm`, of device addresses, on `stream` of the current device; returns once it is there. `workspace` has
   // WorkspaceBytes(gemm), is aligned to 256 bytes, and must live until the product has run. kUnimplemented names a
-  // shape that cuBLASLt has no algorithm for. Precondition: c_dtype is dtype. The first product of a shape takes
-  // longer, because cuBLASLt chooses an algorithm.
+  // shape that cuBLASLt has no algorithm for. Precondition: c_dtype is dtype, or float32 without a bias. The first
+  // product of a shape takes longer, because cuBLASLt chooses an algorithm.
   absl::Status Run(const Gemm& gemm, const Buffer& workspace, CUstream_st* stream);
 
  private:
-  // The descriptors and the algorithm for a key: sizes, strides, dtype, transpositions, bias or accumulation,
+  // The descriptors and the algorithm for a key: sizes, strides, dtypes, transpositions, bias or accumulation,
   // alignment.
   struct Plan;
   struct PlanKey;

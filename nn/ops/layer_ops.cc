@@ -160,8 +160,9 @@ void LayerOps::Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, cons
   check.Matrix("c", c);
   check.Matrix("a", a, options.transpose_a ? Rows(c) : k);
   check.Matrix("b", b, options.transpose_b ? k : Cols(c));
-  // c twice if there is no bias, because the list has a fixed length.
-  check.FloatDType({&a, &b, &c, bias.defined() ? &bias : &c});
+  // A bias is added in the dtype of c by the products of GPUs, so c is of another dtype only without one.
+  const bool is_wide = c.dtype() == DType::kFloat32 && !bias.defined();
+  check.FloatDType({&a, &b, is_wide ? &a : &c, bias.defined() ? &bias : &a});
   // Matrix has compared one dimension of each; the numel then fixes the other.
   check.Numel("a", a, Rows(c) * k);
   check.Numel("b", b, k * Cols(c));
@@ -174,7 +175,7 @@ void LayerOps::BiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bi
   OperandCheck check("bias backward");
   check.AllowPaddedRows();
   check.Matrix("grad_out", grad_out);
-  check.FloatDType({&grad_out, &grad_bias.grad});
+  check.FloatDType({&grad_out, grad_bias.grad.dtype() == DType::kFloat32 ? &grad_out : &grad_bias.grad});
   check.Numel("grad_bias", grad_bias.grad, Cols(grad_out));
   if (check.FailsOn(stream)) return;
   DoBiasBackward(grad_out, grad_bias, stream);

@@ -3,9 +3,9 @@
 // LayerOps: the kernels behind the layers, as an interface that each device implements (host_layer_ops.cc with oneDNN,
 // cuda_layer_ops.cc with cuBLASLt). Calls return immediately: the work runs in stream order and holds references to its
 // tensors until it has run. Errors of operands and of values fail the stream. Activations and parameters are float32,
-// bfloat16 or float16, of one dtype per call; sums and statistics are float32 or better. "+=" means added to the values
-// in memory, with the sum rounded once, "(+)=" that or a replacement of them. A value too large for float16 is
-// infinity.
+// bfloat16 or float16, of one dtype per call unless a comment names another; sums and statistics are float32 or better.
+// "+=" means added to the values in memory, with the sum rounded once, "(+)=" that or a replacement of them. A value
+// too large for float16 is infinity.
 //
 // Every sum has an order that depends only on shapes, not on timing, so a run repeated on one kind of machine has the
 // same bits. Hosts and GPUs sum in different orders and agree to rounding.
@@ -48,8 +48,8 @@ struct ResidualSum {
 // The gradient of a parameter as a kernel writes it. Undefined: it is not computed.
 struct ParameterGrad {
   ParameterGrad() = default;
-  // Added to the values in memory; without `adds` it replaces them, and they may be anything.
-  ParameterGrad(Tensor t, bool adds = true) : grad(std::move(t)), accumulate(adds) {}
+  // Added to the values in memory; without `accumulates` it replaces them, and they may be anything.
+  ParameterGrad(Tensor t, bool accumulates = true) : grad(std::move(t)), accumulate(accumulates) {}
 
   bool defined() const { return grad.defined(); }
 
@@ -90,10 +90,11 @@ class LayerOps {
   // out = x, matrices of one shape, whatever the distance between the rows of either.
   void CopyRows(const Tensor& x, const Tensor& out, Stream& stream) const;
 
-  // c [M, N] (+)= a [M, K] b [K, N] + bias [N]; bias may be undefined.
+  // c [M, N] (+)= a [M, K] b [K, N] + bias [N]; bias may be undefined. Without a bias, c may be float32 for a and b of
+  // 16 bits, so that a sum of several products is rounded once, by the caller.
   void Matmul(const Tensor& a, const Tensor& b, const Tensor& bias, const Tensor& c, const MatmulOptions& options,
               Stream& stream) const;
-  // grad_bias [N] (+)= column sums of grad_out [M, N], in row order.
+  // grad_bias [N] (+)= column sums of grad_out [M, N], in row order. grad_bias may be float32 as in Matmul.
   void BiasBackward(const Tensor& grad_out, const ParameterGrad& grad_bias, Stream& stream) const;
 
   // out = a + b, elementwise; out may be a or b.
