@@ -14,6 +14,8 @@
 
 namespace fsdp {
 
+class LinearCrossEntropyLoss;
+
 // y = x weight^T, plus a bias, if there is one, that starts at 0. Parameters: weight [out_features, in_features], bias
 // [out_features]. Backward needs the weight bound again, and skips the gradient of a parameter that does not require
 // it.
@@ -51,6 +53,8 @@ class Linear : public Module {
   std::shared_ptr<Parameter> bias_;  // may be null
 
  private:
+  friend class LinearCrossEntropyLoss;  // runs a head over parts of the rows
+
   absl::Status AddLoraOutput(const Tensor& x, const Tensor& out, Tape& tape);
   absl::StatusOr<Tensor> LoraBackward(const Tensor& grad_output, Tape& tape);
 

@@ -134,6 +134,7 @@ Tape Tape::Inner() {
   inner.training_ = training_;
   // Shared, so that draws inside the part count in the pass.
   inner.draws_ = draws_;
+  inner.loss_scale_ = loss_scale_;
   return inner;
 }
 
@@ -147,6 +148,7 @@ absl::StatusOr<Tape::Replay> Tape::RestoreForReplay() {
   }
   replay.tape.draws_->state = draws_->state;
   replay.tape.draws_->count = list.draws;
+  replay.tape.loss_scale_ = loss_scale_;
   return replay;
 }
 

@@ -11,10 +11,13 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <utility>
+#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "fsdp/nn/ops/device_scaled_loss.h"
 #include "fsdp/nn/ops/layer_ops.h"
 #include "fsdp/tensor/device.h"
 #include "fsdp/tensor/stream.h"
@@ -44,6 +47,9 @@ struct RandomDraw {
 
   uint64_t sequence() const { return state.step << 24 | number; }
 };
+
+// The factor of the gradient of a loss: a number, or one in the device's memory.
+using LossScale = std::variant<float, DeviceScale>;
 
 class Tape {
  public:
@@ -92,6 +98,12 @@ class Tape {
   absl::StatusOr<RandomDraw> NextDraw();
   absl::StatusOr<RandomDraw> RestoreDraw();
 
+  // For a module that computes a loss, and its gradient in the same pass (LinearCrossEntropyLoss): the factor of that
+  // gradient, from 1 / (number of micro-batches) and the scale of a gradient scaler. 1 unless it was set before
+  // forward.
+  void set_loss_scale(LossScale scale) { loss_scale_ = std::move(scale); }
+  const LossScale& loss_scale() const { return loss_scale_; }
+
   // For activation checkpointing. SaveForReplay saves the inputs of a part of the pass and the number of draws so far;
   // Inner is the tape to run that part on, which keeps nothing; Replay is the tape to run it on again, which keeps, and
   // repeats the draws of the first run.
@@ -120,6 +132,7 @@ class Tape {
   };
   std::shared_ptr<Draws> draws_ = std::make_shared<Draws>();
   std::vector<uint32_t> saved_draws_;
+  LossScale loss_scale_ = 1.0f;
   // The bound on how far the host runs ahead; tape.cc explains it.
   int64_t bytes_since_mark_ = 0;
   Event mark_;  // in the stream, some time ago
