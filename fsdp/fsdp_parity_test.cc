@@ -2,7 +2,8 @@
 //
 // FSDP on n ranks against n micro-batches in one process without it: equal in every bit, because both add in rank
 // order. The reference computes each micro-batch's gradient into a zeroed buffer, divides it by the pre-divide factor,
-// adds in rank order within each block of shard ranks, then block by block, and divides by the post-divide factor.
+// adds in rank order within each block of shard ranks, then block by block, and divides by the post-divide factor. With
+// more than one of Gpt2Config::loss_chunks the model computes the loss.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -47,7 +48,20 @@ std::pair<Tensor, Tensor> BatchOf(Device& device, int step, int rank) {
 
 AdamWOptions Hyperparameters() { return {.lr = 1e-2, .weight_decay = 0.1}; }
 
-absl::Status ComputeGradients(Module& module, const std::pair<Tensor, Tensor>& batch, Tape& tape) {
+// Three chunks of the 10 rows of a batch, and a head that is a unit of its own if units are by size.
+Gpt2Config ConfigWithChunks() {
+  Gpt2Config config = OddGpt2Config();
+  config.loss_chunks = 3;
+  config.tie_word_embeddings = false;
+  return config;
+}
+
+absl::Status ComputeGradients(const Gpt2Config& config, Module& module, const std::pair<Tensor, Tensor>& batch,
+                              Tape& tape) {
+  if (config.loss_chunks > 1) {
+    FSDP_RETURN_IF_ERROR(module.Forward(TensorList{batch.first, batch.second}, tape).status());
+    return module.Backward(TensorList{Tensor()}, tape).status();
+  }
   CrossEntropyLoss loss;
   FSDP_ASSIGN_OR_RETURN(const Tensor logits, module.Forward(batch.first, tape));
   FSDP_RETURN_IF_ERROR(loss.Forward(logits, batch.second, tape).status());
@@ -64,13 +78,16 @@ absl::StatusOr<Tensor> CopyOf(const Tensor& source, Stream& stream) {
 // One process, no sharding; the sum of `world_size` micro-batches in blocks of `block`.
 class Reference {
  public:
-  Reference(int world_size, int block)
-      : world_size_(world_size), block_(block), factors_(GradientDivideFactors(world_size)) {}
+  Reference(int world_size, int block, Gpt2Config config = OddGpt2Config())
+      : world_size_(world_size),
+        block_(block),
+        factors_(GradientDivideFactors(world_size)),
+        config_(std::move(config)) {}
 
   absl::StatusOr<Weights> Train() {
     FSDP_ASSIGN_OR_RETURN(layer_ops_, LayerOpsFor(*device_));
     FSDP_ASSIGN_OR_RETURN(stream_, device_->CreateStream("reference"));
-    FSDP_ASSIGN_OR_RETURN(module_, MakeGpt2(OddGpt2Config()));
+    FSDP_ASSIGN_OR_RETURN(module_, MakeGpt2(config_));
     module_->AssignNames();
     FSDP_RETURN_IF_ERROR(module_->Materialize(*device_, kSeed));
     FSDP_ASSIGN_OR_RETURN(const auto parameters, UnshardedParameters(*module_, *device_));
@@ -93,7 +110,7 @@ class Reference {
   absl::Status RankGradient(int step, int rank) {
     for (ShardedParameter* p : parameters_) ops_.Zero(p->grad, *stream_);
     Tape tape(*stream_, *layer_ops_);
-    FSDP_RETURN_IF_ERROR(ComputeGradients(*module_, BatchOf(*device_, step, rank), tape));
+    FSDP_RETURN_IF_ERROR(ComputeGradients(config_, *module_, BatchOf(*device_, step, rank), tape));
     for (ShardedParameter* p : parameters_) ops_.CastDivide(p->grad, p->grad, factors_.pre, *stream_);
     return absl::OkStatus();
   }
@@ -132,6 +149,7 @@ class Reference {
 
   const int world_size_, block_;
   const DivideFactors factors_;
+  const Gpt2Config config_;
   const std::shared_ptr<Device> device_ = CreateHostDevice();
   const TensorOps& ops_ = device_->ops();
   std::shared_ptr<const LayerOps> layer_ops_;
@@ -141,15 +159,17 @@ class Reference {
 };
 
 // The same on `world_size` ranks; every rank's FULL state dict must be the same, so rank 0's is returned.
-absl::StatusOr<Weights> TrainSharded(int world_size, const FsdpOptions& options) {
+absl::StatusOr<Weights> TrainSharded(int world_size, const FsdpOptions& options,
+                                     const Gpt2Config& config = OddGpt2Config()) {
   Weights weights;
   FSDP_RETURN_IF_ERROR(RunRanks(world_size, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
-    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(OddGpt2Config()));
+    FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeGpt2(config));
     FSDP_ASSIGN_OR_RETURN(auto model, FullyShardedDataParallel::Wrap(std::move(module), group, options));
     AdamW optimizer(AdamW::DecayMatricesOnly(model->parameters(), Hyperparameters()));
     for (int step = 0; step < kSteps; ++step) {
       Tape tape = model->NewTape();
-      FSDP_RETURN_IF_ERROR(ComputeGradients(model->module(), BatchOf(model->device(), step, group->rank()), tape));
+      FSDP_RETURN_IF_ERROR(
+          ComputeGradients(config, model->module(), BatchOf(model->device(), step, group->rank()), tape));
       FSDP_RETURN_IF_ERROR(optimizer.Step(model->stream()));
       optimizer.ZeroGrad();
     }
@@ -211,6 +231,16 @@ TEST_P(FsdpParityTest, EqualsMicroBatchesInOneProcessBitForBit) {
   for (const Variant& variant : Variants()) {
     SCOPED_TRACE(variant.name);
     ASSERT_OK_AND_ASSIGN(const Weights ours, TrainSharded(GetParam(), variant.options));
+    ExpectSameBits(ours, reference);
+  }
+}
+
+TEST_P(FsdpParityTest, LossesInChunksOfRowsEqualMicroBatchesInOneProcessBitForBit) {
+  const Gpt2Config config = ConfigWithChunks();
+  ASSERT_OK_AND_ASSIGN(const Weights reference, Reference(GetParam(), GetParam(), config).Train());
+  for (const Variant& variant : Variants()) {
+    SCOPED_TRACE(variant.name);
+    ASSERT_OK_AND_ASSIGN(const Weights ours, TrainSharded(GetParam(), variant.options, config));
     ExpectSameBits(ours, reference);
   }
 }

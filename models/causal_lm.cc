@@ -58,6 +58,10 @@ void SetAttention(AttentionKind attention, CausalLmConfig& config) {
   std::visit([attention](auto& kind) { kind.attention = attention; }, config);
 }
 
+void SetLossChunks(int64_t loss_chunks, CausalLmConfig& config) {
+  std::visit([loss_chunks](auto& kind) { kind.loss_chunks = loss_chunks; }, config);
+}
+
 absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config) {
   return std::visit([](const auto& kind) { return Make(kind); }, config);
 }

@@ -38,8 +38,12 @@ absl::StatusOr<CausalLmConfig> CausalLmPreset(std::string_view model_type, std::
 // Sets how the model's attention rounds.
 void SetAttention(AttentionKind attention, CausalLmConfig& config);
 
-// Tokens int32 [B, T] to logits [B * T, vocab_size], whose rows may be padded on a GPU (gpt2.h); parameters are meta,
-// that is without memory. Returns the errors of MakeGpt2 and MakeLlama.
+// Sets in how many chunks of rows the model computes a loss, from 1.
+void SetLossChunks(int64_t loss_chunks, CausalLmConfig& config);
+
+// Tokens int32 [B, T] to logits [B * T, vocab_size], whose rows may be padded on a GPU (gpt2.h), or tokens and targets
+// to their loss; parameters are meta, that is without memory. Returns the errors of MakeGpt2
+// and MakeLlama.
 absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config);
 
 // True if `module` is a transformer block of one of these models; for a wrap policy that makes each block a unit.

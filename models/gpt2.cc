@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/models/model_with_head.h"
 #include "fsdp/nn/embedding.h"
-#include "fsdp/nn/last_dim.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/nn/module_list.h"
 #include "fsdp/nn/norm.h"
@@ -72,13 +72,11 @@ class Gpt2Model final : public Module {
   LayerNorm* ln_f_;
 };
 
-// The model with its head: tokens [B, T] to logits [B * T, vocab_size].
-class Gpt2LmHeadModel final : public Module {
+class Gpt2LmHeadModel final : public ModelWithHead {
  public:
-  explicit Gpt2LmHeadModel(const Gpt2Config& config)
-      : transformer_(AddChild("transformer", std::make_unique<Gpt2Model>(config))),
-        lm_head_(AddChild("lm_head", MakeHead(config, *transformer_))) {
-    lm_head_->PadOutputRows();
+  explicit Gpt2LmHeadModel(const Gpt2Config& config) : ModelWithHead(config.loss_chunks) {
+    Gpt2Model* const transformer = AddChild("transformer", std::make_unique<Gpt2Model>(config));
+    SetParts(transformer, AddChild("lm_head", MakeHead(config, *transformer)));
   }
 
   std::string_view type_name() const override { return "GPT2LMHeadModel"; }
@@ -88,20 +86,6 @@ class Gpt2LmHeadModel final : public Module {
     if (config.tie_word_embeddings) return std::make_unique<Linear>(transformer.token_weight());
     return std::make_unique<Linear>(config.n_embd, config.vocab_size, Gpt2Model::EmbeddingInitializer(config));
   }
-
-  absl::StatusOr<Tensor> DoForward(const Tensor& tokens, Tape& tape) override {
-    FSDP_ASSIGN_OR_RETURN(Tensor hidden, transformer_->Forward(tokens, tape));
-    FSDP_ASSIGN_OR_RETURN(Tensor logits, lm_head_->Forward(hidden, tape));
-    return AsRows(logits);
-  }
-
-  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
-    FSDP_ASSIGN_OR_RETURN(Tensor grad_hidden, lm_head_->Backward(grad_output, tape));
-    return transformer_->Backward(grad_hidden, tape);
-  }
-
-  Gpt2Model* transformer_;
-  Linear* lm_head_;
 };
 
 }  // namespace

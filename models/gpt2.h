@@ -15,9 +15,11 @@
 namespace fsdp {
 
 // Input tokens int32 [B, T], T <= n_positions; output logits [B * T, vocab_size] in the compute dtype, on a GPU perhaps
-// with padded rows (Tensor::is_contiguous): CrossEntropyLoss takes them, Tape::Contiguous copies them. Parameters are
-// meta (no memory yet), named, and have Hugging Face's Initializers (normal, residual projections scaled by 1 / sqrt(2
-// n_layer)). Returns the errors of CheckGpt2Config.
+// with padded rows (Tensor::is_contiguous): CrossEntropyLoss takes them, Tape::Contiguous copies them. With targets as
+// a second input, int32 [B, T], the output is their loss, float32 [1], computed by LinearCrossEntropyLoss in
+// loss_chunks; its backward takes an undefined tensor as the gradient. Parameters are meta (no memory yet), named, and
+// have Hugging Face's Initializers (normal, residual projections scaled by 1 / sqrt(2 n_layer)). Returns the errors of
+// CheckGpt2Config.
 absl::StatusOr<std::unique_ptr<Module>> MakeGpt2(const Gpt2Config& config);
 
 }  // namespace fsdp

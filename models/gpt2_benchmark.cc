@@ -7,6 +7,11 @@
 //   flops              floating-point operations of matrix products a second: 6 a parameter and token, and
 //                      12 n_embd seq_len a block and token for attention, of which a causal kernel may skip near half
 //
+//   peak_bytes         allocated at the most during a step, in addition to parameters and gradients (Gpt2)
+//
+// head is a small model with GPT-2's vocabulary, in which logits are most of the memory, and chunks the same with
+// Gpt2Config::loss_chunks of 8.
+//
 // All by process CPU time, so that other processes on the machine do not count. --benchmark_filter=tiny is the 3.4 M
 // parameter model, small the 29.5 M one of reference figures.
 #include <cstdint>
@@ -69,6 +74,11 @@ int64_t Bind(Module& model, Device& device, DType dtype, Stream& stream) {
   return count;
 }
 
+absl::Status StepByModel(Module& model, const Tensor& tokens, Tape& tape) {
+  const absl::StatusOr<TensorList> loss = model.Forward(TensorList{tokens, tokens}, tape);
+  return loss.ok() ? model.Backward(TensorList{Tensor()}, tape).status() : loss.status();
+}
+
 void Gpt2(benchmark::State& state, const Gpt2Config& config, int64_t rows, DType dtype) {
   const auto device = CreateHostDevice();
   const auto ops = *LayerOpsFor(*device);
@@ -79,6 +89,11 @@ void Gpt2(benchmark::State& state, const Gpt2Config& config, int64_t rows, DType
   for (int64_t i = 0; i < tokens.numel(); ++i) tokens.data_as<int32_t>()[i] = static_cast<int32_t>(i * i % 509);
   const auto step = [&] {
     Tape tape(*stream, *ops);
+    if (config.loss_chunks > 1) {
+      Check(StepByModel(*model, tokens, tape).ok(), "step by chunks");
+      Check(stream->Synchronize().ok(), "step");
+      return;
+    }
     const CrossEntropyLoss criterion;
     const Tensor logits = *model->Forward(tokens, tape);
     Check(criterion.Forward(logits, tokens, tape).ok(), "loss");
@@ -86,7 +101,10 @@ void Gpt2(benchmark::State& state, const Gpt2Config& config, int64_t rows, DType
     Check(stream->Synchronize().ok(), "step");
   };
   step();  // touches the memory and makes oneDNN's primitives
+  const int64_t kept = device->allocated_bytes();
+  device->ResetPeak();
   for (auto _ : state) step();
+  state.counters["peak_bytes"] = static_cast<double>(device->peak_allocated_bytes() - kept);
   state.SetItemsProcessed(state.iterations() * tokens.numel());
   const int64_t attention = 12 * config.n_layer * config.n_embd * kSeqLen;
   SetFlops(state, static_cast<double>((6 * num_parameters + attention) * tokens.numel()));
@@ -104,6 +122,12 @@ Gpt2Config Sizes(int64_t n_layer, int64_t n_embd, int64_t n_head, int64_t vocab_
 
 const Gpt2Config kTiny = Sizes(4, 256, 4, 512);
 const Gpt2Config kSmall = Sizes(8, 512, 8, 8192);
+const Gpt2Config kHead = Sizes(2, 512, 8, 50257);
+
+Gpt2Config InChunks(Gpt2Config config) {
+  config.loss_chunks = 8;
+  return config;
+}
 
 BENCHMARK_CAPTURE(Matmul, float32, DType::kFloat32)->MeasureProcessCPUTime()->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(Gpt2, tiny_float32, kTiny, 4, DType::kFloat32)
@@ -117,6 +141,18 @@ BENCHMARK_CAPTURE(Gpt2, tiny_bfloat16, kTiny, 4, DType::kBFloat16)
     ->MeasureProcessCPUTime()
     ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(Gpt2, small_bfloat16, kSmall, 2, DType::kBFloat16)
+    ->MeasureProcessCPUTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(Gpt2, head_float32, kHead, 8, DType::kFloat32)
+    ->MeasureProcessCPUTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(Gpt2, chunks_float32, InChunks(kHead), 8, DType::kFloat32)
+    ->MeasureProcessCPUTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(Gpt2, head_bfloat16, kHead, 8, DType::kBFloat16)
+    ->MeasureProcessCPUTime()
+    ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(Gpt2, chunks_bfloat16, InChunks(kHead), 8, DType::kBFloat16)
     ->MeasureProcessCPUTime()
     ->Unit(benchmark::kMillisecond);
 

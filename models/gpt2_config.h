@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Gpt2Config: the fields of Hugging Face's GPT2Config that change the numbers, by their names and with their defaults,
-// and how attention rounds.
+// how attention rounds, and chunks of the loss.
 #ifndef FSDP_MODELS_GPT2_CONFIG_H_
 #define FSDP_MODELS_GPT2_CONFIG_H_
 
@@ -58,6 +58,9 @@ struct Gpt2Config {
 
   // Not in config.json.
   AttentionKind attention = AttentionKind::kEager;
+
+  // Not in config.json: chunks of rows in which the model computes a loss (nn/linear_cross_entropy_loss.h).
+  int64_t loss_chunks = 1;
 };
 
 // Reads the text of a config.json. Every field that changes the numbers, including Hugging Face's aliases (hidden_size,
@@ -71,13 +74,13 @@ absl::Status CheckGpt2Config(const Gpt2Config& config);
 // "gpt2-tiny", "gpt2-124m", ...; kNotFound lists the presets.
 absl::StatusOr<Gpt2Config> Gpt2Preset(std::string_view name);
 
-// The config.json that Hugging Face reads: every field above but attention, the three dropout rates as 0, and null for
-// an n_inner of 0.
+// The config.json that Hugging Face reads: every field above but attention and loss_chunks, the three dropout rates as
+// 0, and null for an n_inner of 0.
 std::string Gpt2ConfigJson(const Gpt2Config& config);
 
 // The fields above by their names: a checkpoint must agree about them for its parameters to be the same model. Without
-// initializer_range, on which only random weights depend, and attention. An n_inner of 0 is replaced by the actual
-// width.
+// initializer_range, on which only random weights depend, attention and loss_chunks. An n_inner of 0 is replaced by the
+// actual width.
 RunMetadata Gpt2Attributes(const Gpt2Config& config);
 
 }  // namespace fsdp

@@ -11,9 +11,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/models/model_with_head.h"
 #include "fsdp/models/rope.h"
 #include "fsdp/nn/embedding.h"
-#include "fsdp/nn/last_dim.h"
 #include "fsdp/nn/linear.h"
 #include "fsdp/nn/module_list.h"
 #include "fsdp/nn/norm.h"
@@ -80,13 +80,11 @@ class LlamaModel final : public Module {
   RotaryEmbedding* rotary_emb_;
 };
 
-// The model with its head: tokens [B, T] to logits [B * T, vocab_size].
-class LlamaForCausalLm final : public Module {
+class LlamaForCausalLm final : public ModelWithHead {
  public:
-  explicit LlamaForCausalLm(const LlamaConfig& config)
-      : model_(AddChild("model", std::make_unique<LlamaModel>(config))),
-        lm_head_(AddChild("lm_head", MakeHead(config, *model_))) {
-    lm_head_->PadOutputRows();
+  explicit LlamaForCausalLm(const LlamaConfig& config) : ModelWithHead(config.loss_chunks) {
+    LlamaModel* const model = AddChild("model", std::make_unique<LlamaModel>(config));
+    SetParts(model, AddChild("lm_head", MakeHead(config, *model)));
   }
 
   std::string_view type_name() const override { return "LlamaForCausalLM"; }
@@ -96,20 +94,6 @@ class LlamaForCausalLm final : public Module {
     if (config.tie_word_embeddings) return std::make_unique<Linear>(model.token_weight());
     return std::make_unique<Linear>(config.hidden_size, config.vocab_size, WeightInitializer(config));
   }
-
-  absl::StatusOr<Tensor> DoForward(const Tensor& tokens, Tape& tape) override {
-    FSDP_ASSIGN_OR_RETURN(Tensor hidden, model_->Forward(tokens, tape));
-    FSDP_ASSIGN_OR_RETURN(Tensor logits, lm_head_->Forward(hidden, tape));
-    return AsRows(logits);
-  }
-
-  absl::StatusOr<Tensor> DoBackward(const Tensor& grad_output, Tape& tape) override {
-    FSDP_ASSIGN_OR_RETURN(Tensor grad_hidden, lm_head_->Backward(grad_output, tape));
-    return model_->Backward(grad_hidden, tape);
-  }
-
-  LlamaModel* model_;
-  Linear* lm_head_;
 };
 
 }  // namespace

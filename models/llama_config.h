@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // LlamaConfig: the fields of Hugging Face's LlamaConfig that change the numbers, by their names and with their
-// defaults, and how attention rounds.
+// defaults, how attention rounds, and chunks of the loss.
 #ifndef FSDP_MODELS_LLAMA_CONFIG_H_
 #define FSDP_MODELS_LLAMA_CONFIG_H_
 
@@ -66,6 +66,9 @@ struct LlamaConfig {
   // Not in config.json.
   AttentionKind attention = AttentionKind::kEager;
 
+  // Not in config.json: chunks of rows in which the model computes a loss (nn/linear_cross_entropy_loss.h).
+  int64_t loss_chunks = 1;
+
   // The values of the two fields that may be 0.
   int64_t KeyValueHeads() const { return num_key_value_heads > 0 ? num_key_value_heads : num_attention_heads; }
   int64_t HeadDim() const { return head_dim > 0 ? head_dim : hidden_size / num_attention_heads; }
@@ -87,8 +90,8 @@ std::string LlamaConfigJson(const LlamaConfig& config);
 
 // The fields above by their names, including rope's ("rope_theta", "rope_type", "rope_scaling.factor", ...; of
 // rope_scaling the fields that its type uses): a checkpoint must agree about them for its parameters to be the same
-// model. Without initializer_range, max_position_embeddings and attention, on which no number of a trained model
-// depends. Counts of 0 are replaced by their actual values.
+// model. Without initializer_range, max_position_embeddings, attention and loss_chunks, on which no number of a trained
+// model depends but by rounding. Counts of 0 are replaced by their actual values.
 RunMetadata LlamaAttributes(const LlamaConfig& config);
 
 }  // namespace fsdp
