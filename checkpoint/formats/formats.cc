@@ -9,6 +9,9 @@
 // that known_paths.h and lookalike_file.h have.
 #include "fsdp/checkpoint/formats/formats.h"
 
+#include <filesystem>
+#include <system_error>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/check.h"
@@ -65,7 +68,10 @@ absl::Status NotRecognised(const PathProbe& probe) {
     const std::string_view sign = probe.is_directory ? traits.in_directory : traits.file;
     if (!sign.empty()) expected.emplace_back(sign);
   }
-  return absl::InvalidArgumentError(absl::StrCat(probe.path, " is not a checkpoint: expected ", JoinedWithOr(expected),
+  std::error_code ignored;
+  const bool is_empty = probe.is_directory && std::filesystem::is_empty(probe.path, ignored);
+  return absl::InvalidArgumentError(absl::StrCat(probe.path, is_empty ? " is empty, and" : "",
+                                                 " is not a checkpoint: expected ", JoinedWithOr(expected),
                                                  probe.is_directory ? " in it" : ", or a directory"));
 }
 

@@ -13,10 +13,15 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/natural_order.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/shell_word.h"
 #include "fsdp/checkpoint/foreign/safetensors/safetensors_shards.h"
 #include "fsdp/checkpoint/foreign/torch_checkpointing/item_plan.h"
+#include "fsdp/checkpoint/formats/hub_snapshot.h"
+#include "fsdp/checkpoint/formats/paths_below.h"
+#include "fsdp/checkpoint/native/format/file_names.h"
+#include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/source/rank_file_names.h"
 #include "fsdp/checkpoint/source/weight_files.h"
 #include "fsdp/checkpoint/storage/file_system.h"
@@ -131,20 +136,15 @@ std::string Pipeline(const Probe& probe) {
                       Inspect(first));
 }
 
-// refs/main has the name of the newest snapshot.
 std::string HubCache(const Probe& probe) {
-  constexpr int64_t kMaxRefBytes = 200;
-  const absl::StatusOr<std::string> text = ReadFile(PosixFileSystem(), JoinPath(probe.path, "refs/main"), kMaxRefBytes);
-  std::string snapshot = text.ok() ? std::string(absl::StripAsciiWhitespace(*text)) : "";
-  if (!CheckFileName(snapshot).ok()) snapshot = "REVISION";
   return absl::StrCat("is a model in the cache of the Hugging Face hub: give a snapshot of it, ",
-                      InspectIn(probe, absl::StrCat("snapshots/", snapshot)));
+                      Inspect(HubSnapshotOf(probe.path)));
 }
 
 std::string HubCaches(const Probe& probe) {
   const std::vector<std::string> models = Those(probe.directories, IsHubModel);
   return absl::StrCat("is the cache of the Hugging Face hub, with ", SomeOf(models), ": give a model's snapshot, ",
-                      InspectIn(probe, models[0] + "/snapshots/REVISION"));
+                      Inspect(HubSnapshotOf(JoinPath(probe.path, models[0]))));
 }
 
 // Files by which others' directories are known.
@@ -153,27 +153,57 @@ struct Others {
   std::string_view what;  // with what to do
 };
 
+constexpr std::string_view kTensorFlow =
+    "TensorFlow: load it with TensorFlow (tf.train.load_checkpoint) and save its variables as safetensors";
+
+// "model.ckpt-1000.data-00000-of-00001", of which `checkpoint` has the name.
+bool IsTensorFlowData(const std::string& name) { return absl::StrContains(name, ".data-00000-of-"); }
+
 constexpr std::array kOthers = {
     Others{".snapshot_metadata", "torchsnapshot: restore it with torchsnapshot and save it with torch.save"},
-    Others{"saved_model.pb", "TensorFlow: load it with TensorFlow and save its variables as safetensors"},
+    Others{"checkpoint", kTensorFlow},
+    Others{"saved_model.pb", kTensorFlow},
     Others{"tf_model.h5", "Keras: load it with transformers (from_tf=True) and save it with save_pretrained"},
 };
 
+// The three files of a checkpoint, or the graph of a SavedModel.
+bool IsTensorFlowFile(const Probe& probe) {
+  if (probe.name == "saved_model.pb" || IsTensorFlowData(probe.name)) return true;
+  if (probe.name != "checkpoint" && !absl::EndsWith(probe.name, ".index")) return false;
+  const std::vector<std::string> names = PosixFileSystem().List(Directory(probe)).value_or(std::vector<std::string>());
+  return std::any_of(names.begin(), names.end(), IsTensorFlowData);
+}
+
 const Others* OthersOf(const Probe& probe) {
-  const auto at =
-      std::find_if(kOthers.begin(), kOthers.end(), [&](const Others& o) { return probe.HasFile(std::string(o.file)); });
+  const auto at = std::find_if(kOthers.begin(), kOthers.end(), [&](const Others& others) {
+    return probe.HasFile(std::string(others.file)) &&
+           (others.file != "checkpoint" || AnyOf(probe.files, IsTensorFlowData));
+  });
   return at == kOthers.end() ? nullptr : &*at;
+}
+
+// Of names that end in a step the newest.
+std::string LastOf(const std::vector<std::string>& names) {
+  return *std::max_element(names.begin(), names.end(), IsNaturallyBefore);
 }
 
 std::string SeveralCheckpoints(const Probe& probe) {
   const std::vector<std::string> checkpoints = probe.Checkpoints();
   const bool is_one = checkpoints.size() == 1;
-  // Of names that end in a step, the longest has the highest.
-  const auto newest = std::max_element(checkpoints.begin(), checkpoints.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.size(), a) < std::pair(b.size(), b);
-  });
   return absl::StrCat("is no checkpoint itself, but holds ", is_one ? "one, " : "several, ", SomeOf(checkpoints),
-                      is_one ? ": give it, " : ": give one, ", InspectIn(probe, *newest));
+                      is_one ? ": give it, " : ": give one, ", InspectIn(probe, LastOf(checkpoints)));
+}
+
+std::string UncommittedSave(const Probe& probe) {
+  return absl::StrCat("holds no checkpoint, only what a save left that was never committed: `ckpt prune ",
+                      ShellWord(probe.path), " --keep_last=1 --dry_run` lists it");
+}
+
+std::string Below(const Probe& probe) {
+  const std::vector<std::string> below = PathsBelow(probe.path, probe.is_checkpoint);
+  const bool is_one = below.size() == 1;
+  return absl::StrCat("is no checkpoint itself, but has ", is_one ? "one in it, " : "some in it, ", SomeOf(below),
+                      is_one ? ": give it, " : ": give one, ", InspectIn(probe, LastOf(below)));
 }
 
 std::string NumberedParts(const Probe& probe) {
@@ -193,7 +223,7 @@ std::string SeveralFiles(const Probe& probe) {
   const std::vector<std::string> weights = probe.Weights();
   return absl::StrCat("holds ", weights.size(), " files of weights, ", SomeOf(weights),
                       ", and nothing says that they are parts of one checkpoint: give one of the files, ",
-                      InspectIn(probe, weights.back()));
+                      InspectIn(probe, LastOf(weights)));
 }
 
 // Only one model is read.
@@ -236,6 +266,7 @@ std::vector<std::string> KnownPathProbe::Checkpoints() const {
   std::vector<std::string> checkpoints;
   int tried = 0;
   for (const std::string& directory : directories) {
+    if (absl::StartsWith(directory, ".")) continue;  // of a save in progress, a trash
     if (++tried > kMaxTried) break;
     if (is_checkpoint(JoinPath(path, directory))) checkpoints.push_back(directory);
   }
@@ -288,6 +319,16 @@ const std::vector<KnownPath>& KnownFiles() {
          return absl::StrCat("has what a checkpoint of Megatron-Core holds besides tensors: give the directory, ",
                              Inspect(Directory(probe)));
        }},
+      {"text of a trainer",
+       [](const Probe& probe) {
+         return (probe.name == "latest" || probe.name == "latest_checkpointed_iteration.txt") &&
+                probe.is_checkpoint(Directory(probe));
+       },
+       [](const Probe& probe) {
+         return absl::StrCat("names the newest checkpoint of a directory: give that, ", Inspect(Directory(probe)));
+       }},
+      {"file of TensorFlow", IsTensorFlowFile,
+       [](const Probe&) { return absl::StrCat("is one file of a checkpoint of ", std::string(kTensorFlow)); }},
       {"JSON of a checkpoint",
        [](const Probe& probe) { return absl::EndsWith(probe.name, ".json") && probe.is_checkpoint(Directory(probe)); },
        [](const Probe& probe) {
@@ -320,6 +361,13 @@ const std::vector<KnownPath>& KnownDirectories() {
       {"parts without an index", [](const Probe& probe) { return AnyOf(probe.files, IsNumberedPart); }, NumberedParts},
       {"files", [](const Probe& probe) { return probe.Weights().size() > 1; }, SeveralFiles},
       {"file", [](const Probe& probe) { return probe.Weights().size() == 1; }, OneFile},
+      {"save that was never committed",
+       [](const Probe& probe) {
+         return AnyOf(probe.directories, [](const std::string& name) { return StagedNameOf(name).has_value(); });
+       },
+       UncommittedSave},
+      {"checkpoints below", [](const Probe& probe) { return !PathsBelow(probe.path, probe.is_checkpoint).empty(); },
+       Below},
   };
   return *directories;
 }

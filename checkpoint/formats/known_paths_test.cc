@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "fsdp/checkpoint/formats/known_paths.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <set>
 
@@ -71,6 +73,16 @@ std::vector<Example> FileExamples() {
        "llama/consolidated.01.pth",
        "is one of the parts consolidated.00.pth and consolidated.01.pth of a model, whose tensors are cut"},
       {"common.pt of Megatron-Core", {"i/common.pt", "i/.metadata"}, "i/common.pt", "`ckpt inspect DIR/i`"},
+      {"text of a trainer",
+       {"run/latest", "run/zero_to_fp32.py", "run/checkpoint/mp_rank_00_model_states.pt"},
+       "run/latest",
+       "names the newest checkpoint of a directory: give that, `ckpt inspect DIR/run`"},
+      {"file of TensorFlow", {"s/saved_model.pb"}, "s/saved_model.pb", "(tf.train.load_checkpoint)"},
+      {"file of TensorFlow",
+       {"t/checkpoint", "t/m-3.index", "t/m-3.data-00000-of-00001"},
+       "t/checkpoint",
+       "is one file of a checkpoint of TensorFlow"},
+      {"file of TensorFlow", {"t/m-3.index", "t/m-3.data-00000-of-00001"}, "t/m-3.index", "TensorFlow"},
       {"JSON of a checkpoint", {"m/model.safetensors", "m/config.json"}, "m/config.json", "`ckpt inspect DIR/m`"},
       {"JSON of a checkpoint",
        {"m/model.safetensors.index.json"},
@@ -101,7 +113,7 @@ std::vector<Example> DirectoryExamples() {
       {"hub's cache",
        {"hub/models--a--b/snapshots/c0ffee/model.safetensors"},
        "hub",
-       "models--a--b/snapshots/REVISION"},
+       "give a model's snapshot, `ckpt inspect DIR/hub/models--a--b/snapshots/c0ffee`"},
       {"GGUF",
        {"g/a.gguf", "g/mmproj-a.gguf"},
        "g",
@@ -117,6 +129,7 @@ std::vector<Example> DirectoryExamples() {
        "is one rank's part of a checkpoint of Megatron-Core: give the directory of all ranks, `ckpt inspect "
        "DIR/iter_3`"},
       {"others", {"o/.snapshot_metadata"}, "o", "torchsnapshot"},
+      {"others", {"t/checkpoint", "t/m-3.index", "t/m-3.data-00000-of-00001"}, "t", "is a checkpoint of TensorFlow"},
       {"checkpoints",
        {"run/checkpoint-500/model.safetensors", "run/checkpoint-1000/model.safetensors"},
        "run",
@@ -140,6 +153,8 @@ std::vector<Example> DirectoryExamples() {
        "holds 2 files of weights, epoch_0.pt and epoch_1.pt, and nothing says that they are parts of one checkpoint: "
        "give one of the files, `ckpt inspect DIR/e/epoch_1.pt`"},
       {"files", {"e/rank0.pt", "e/rank2.pt"}, "e", "give one of the files"},
+      {"files", {"e/ckpt_2.pt", "e/ckpt_10.pt"}, "e", "`ckpt inspect DIR/e/ckpt_10.pt`"},
+      {"files", {"my e/a.pt", "my e/it's b.pt"}, "my e", "`ckpt inspect 'DIR/my e/it'\\''s b.pt'`"},
       {"file", {"c/checkpoint-10.pt", "c/train.log"}, "c", "`ckpt inspect DIR/c/checkpoint-10.pt`"},
       {"file", {"m/consolidated.safetensors", "m/params.json"}, "m", "`ckpt inspect DIR/m/consolidated.safetensors`"},
       {"file",
@@ -147,6 +162,19 @@ std::vector<Example> DirectoryExamples() {
        "m",
        "`ckpt inspect DIR/m/consolidated.00.pth`"},
       {"file", {"l/epoch=0-step=10.ckpt"}, "l", "epoch=0-step=10.ckpt"},
+      {"save that was never committed",
+       {"r/.step-00000004.tmp-5a5a5a5a5a5a5a5a/rank-00000-of-00001.h5", "r/metrics.jsonl"},
+       "r",
+       "never committed: `ckpt prune DIR/r --keep_last=1 --dry_run` lists it"},
+      {"checkpoints below",
+       {"x/lr1/steps/step-2/model.safetensors", "x/lr1/steps/step-10/model.safetensors", "x/lr1/a/b/model.safetensors"},
+       "x",
+       "has some in it, lr1/a/b, lr1/steps/step-2 and lr1/steps/step-10: give one, `ckpt inspect "
+       "DIR/x/lr1/steps/step-10`"},
+      {"checkpoints below",
+       {"h/hub/models--a/snapshots/c0/model.safetensors"},
+       "h",
+       "`ckpt inspect DIR/h/hub/models--a/snapshots/c0`"},
   };
 }
 
@@ -219,6 +247,30 @@ TEST(KnownPathsTest, AModelBesideATrainersFilesIsReadAndTheyAreNamed) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(directory));
   EXPECT_THAT(source->left_out(), testing::ElementsAre(HasSubstr("\"optimizer.pt\""), HasSubstr("\"rng_state.pth\""),
                                                        HasSubstr("\"scheduler.pt\"")));
+}
+
+TEST(KnownPathsTest, AFileOfAnyNameIsFoundByItsContents) {
+  const std::string directory = NewTestDirectory();
+  fs::create_directories(directory + "/a/b");
+  WriteAll(directory + "/a/b/weights", EmptyModel());
+  for (const char* path : {"", "/a", "/a/b"}) {
+    EXPECT_THAT(FindFormat(directory + path), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a/b/weights`")))
+        << path;
+  }
+}
+
+// A link to a directory above would be followed for ever, and a FIFO would wait for a writer.
+TEST(KnownPathsTest, ASearchEndsInAnyTree) {
+  const std::string directory = NewTestDirectory();
+  fs::create_directories(directory + "/a/.hidden");
+  fs::create_directory_symlink("..", directory + "/a/up");
+  WriteAll(directory + "/a/.hidden/model.safetensors", EmptyModel());
+  ASSERT_EQ(mkfifo((directory + "/a/fifo").c_str(), 0600), 0);
+  for (int i = 0; i < 2100; ++i) fs::create_directory(absl::StrCat(directory, "/a/d", i));
+  fs::create_directory(directory + "/a/d7/x");
+  WriteAll(directory + "/a/d7/x/model.safetensors", EmptyModel());
+  EXPECT_THAT(FindFormat(directory),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("is not a checkpoint: expected")));
 }
 
 }  // namespace
