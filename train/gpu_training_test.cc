@@ -115,6 +115,29 @@ TEST_F(GpuTrainingTest, Float16WithAScalerFollowsTheHost) {
   }
 }
 
+// In each dtype, with what changes how often the head runs and what it adds to; no number of chunks divides the rows.
+TEST_F(GpuTrainingTest, LossesInChunksFollowTheHostAndTheLossesOfAllLogits) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16, DType::kFloat16}) {
+    SCOPED_TRACE(DTypeName(dtype));
+    TrainOptions options = Options();
+    options.fsdp.mixed_precision = {.param_dtype = dtype, .reduce_dtype = DType::kFloat32};
+    options.attention = AttentionKind::kEager;
+    if (dtype == DType::kFloat16) options.grad_scaler = GradScalerOptions{.init_scale = 1024, .growth_interval = 1};
+    options.fsdp.activation_checkpointing = dtype == DType::kBFloat16;
+    options.grad_accum = 2;
+    ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> all, Train(options, 1, /*on_gpu=*/false));
+    options.loss_chunks = 5;
+    ExpectFollowsTheHost(options, 1);
+    ASSERT_OK_AND_ASSIGN(const std::vector<StepMetrics> chunks, Train(options, 1, /*on_gpu=*/false));
+    ASSERT_EQ(chunks.size(), all.size());
+    for (size_t step = 0; step < all.size(); ++step) {
+      EXPECT_NEAR(chunks[step].loss, all[step].loss, ToleranceOf(dtype) * all[step].loss) << step;
+      EXPECT_NEAR(chunks[step].grad_norm, all[step].grad_norm, 20 * ToleranceOf(dtype) * all[step].grad_norm) << step;
+      EXPECT_EQ(chunks[step].scale, all[step].scale) << step;
+    }
+  }
+}
+
 TEST_F(GpuTrainingTest, TheRunSaysWhoseKernelsAttentionUses) {
   TrainOptions options = Options();
   options.fsdp.mixed_precision = {.param_dtype = DType::kBFloat16, .reduce_dtype = DType::kFloat32};

@@ -111,6 +111,16 @@ TEST_F(GraphTrainingTest, MicroStepsInBFloat16WithTheOptimizersCastsHaveTheSameB
   ExpectGraphIsEager(options, 2);
 }
 
+TEST_F(GraphTrainingTest, LossesInChunksHaveTheSameBits) {
+  for (const DType dtype : {DType::kFloat32, DType::kBFloat16}) {
+    TrainOptions options = Options();
+    options.loss_chunks = 3;
+    options.grad_accum = 2;
+    options.fsdp.mixed_precision = {.param_dtype = dtype, .reduce_dtype = DType::kFloat32};
+    ExpectGraphIsEager(options, 2);
+  }
+}
+
 // Parameters of such units are cast in each step, and their gradients all-reduced.
 TEST_F(GraphTrainingTest, UnitsThatAreNotShardedHaveTheSameBitsInBFloat16) {
   TrainOptions options = Options();
@@ -129,21 +139,25 @@ TEST_F(GraphTrainingTest, FullyShardWithRecomputeHasTheSameBits) {
 
 // The first scale overflows, so the scaler leaves steps out before and after the capture, and the scale grows again.
 TEST_F(GraphTrainingTest, Float16WithAScalerLeavesOutTheSameSteps) {
-  TrainOptions options = Options();
-  options.fsdp.mixed_precision = {.param_dtype = DType::kFloat16, .reduce_dtype = DType::kFloat32};
-  options.grad_scaler = GradScalerOptions{.init_scale = 1 << 26, .backoff_factor = 1.0 / 64, .growth_interval = 2};
-  ASSERT_OK_AND_ASSIGN(const Run eager, Train(options, 1));
-  options.cuda_graph = true;
-  ASSERT_OK_AND_ASSIGN(const Run graph, Train(options, 1));
-  ASSERT_EQ(eager.steps.size(), static_cast<size_t>(kSteps));
-  ASSERT_EQ(graph.steps.size(), eager.steps.size());
-  EXPECT_FALSE(std::isfinite(eager.steps[0].grad_norm)) << "the first step does not overflow";
-  EXPECT_TRUE(std::isfinite(eager.steps[kSteps - 1].grad_norm));
-  for (int step = 0; step < kSteps; ++step) {
-    EXPECT_EQ(graph.steps[step].loss, eager.steps[step].loss) << step;
-    EXPECT_EQ(graph.steps[step].scale, eager.steps[step].scale) << step;
+  for (const int64_t loss_chunks : {0, 3}) {
+    SCOPED_TRACE(loss_chunks);
+    TrainOptions options = Options();
+    options.loss_chunks = loss_chunks;
+    options.fsdp.mixed_precision = {.param_dtype = DType::kFloat16, .reduce_dtype = DType::kFloat32};
+    options.grad_scaler = GradScalerOptions{.init_scale = 1 << 26, .backoff_factor = 1.0 / 64, .growth_interval = 2};
+    ASSERT_OK_AND_ASSIGN(const Run eager, Train(options, 1));
+    options.cuda_graph = true;
+    ASSERT_OK_AND_ASSIGN(const Run graph, Train(options, 1));
+    ASSERT_EQ(eager.steps.size(), static_cast<size_t>(kSteps));
+    ASSERT_EQ(graph.steps.size(), eager.steps.size());
+    EXPECT_FALSE(std::isfinite(eager.steps[0].grad_norm)) << "the first step does not overflow";
+    EXPECT_TRUE(std::isfinite(eager.steps[kSteps - 1].grad_norm));
+    for (int step = 0; step < kSteps; ++step) {
+      EXPECT_EQ(graph.steps[step].loss, eager.steps[step].loss) << step;
+      EXPECT_EQ(graph.steps[step].scale, eager.steps[step].scale) << step;
+    }
+    EXPECT_TRUE(graph.weights == eager.weights) << "the weights after the last step differ";
   }
-  EXPECT_TRUE(graph.weights == eager.weights) << "the weights after the last step differ";
 }
 
 TEST_F(GraphTrainingTest, HybridShardOfFourRanksHasTheSameBits) {

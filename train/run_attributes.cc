@@ -85,6 +85,7 @@ RunMetadata ImpliedOptions(const RunMetadata& saved) {
           {"options.momentum", 0.0},
           {"options.dtype", "float32"},
           {"options.bf16_stochastic_round", false},
+          {"options.loss_chunks", int64_t{0}},
           {"options.symm_mem_for_comm", false}};
 }
 
@@ -169,6 +170,7 @@ RunMetadata OptionAttributes(const TrainOptions& options, int world_size, Device
       {"reduce_dtype", NameOf(precision.reduce_dtype, options.dtype)},
       {"buffer_dtype", NameOf(precision.buffer_dtype)},
       {"attention", options.AttentionOn(device) == AttentionKind::kOnline ? "online" : "eager"},
+      {"loss_chunks", options.loss_chunks},
       {"output_dtype", NameOf(options.output_dtype, options.compute_dtype())},
       {"keep_low_precision_grads", precision.keep_low_precision_grads},
       {"cpu_offload", fsdp.cpu_offload.offload_params},

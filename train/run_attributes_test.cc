@@ -157,14 +157,17 @@ TEST(RecordedAttributesTest, OptionsOfLaterReleasesAreLeftOutAndImplied) {
     const RunMetadata recorded = RecordedAttributes(run);
     EXPECT_EQ(recorded.count("options.lr_schedule"), 0u);
     EXPECT_EQ(recorded.count("options.symm_mem_for_comm"), 0u);
+    EXPECT_EQ(recorded.count("options.loss_chunks"), 0u);
     EXPECT_EQ(WithImpliedOptions(recorded), run.listed);
     EXPECT_EQ(WithImpliedOptions(recorded).at("options.lr_schedule"), AttributeValue(cosine ? "cosine" : "constant"));
   }
   options.learning_rate.schedule = LrSchedule::kWsd;
   options.fsdp.symm_mem_for_comm = true;
+  options.loss_chunks = 8;
   run.listed = OptionAttributes(options, 1, DeviceType::kCpu);
   EXPECT_EQ(RecordedAttributes(run).at("options.lr_schedule"), AttributeValue("wsd"));
   EXPECT_EQ(RecordedAttributes(run).at("options.symm_mem_for_comm"), AttributeValue(true));
+  EXPECT_EQ(RecordedAttributes(run).at("options.loss_chunks"), AttributeValue(8));
   EXPECT_EQ(WithImpliedOptions({{"model.n_head", 3}}).size(), 1u) << "no options are recorded";
 }
 

@@ -112,9 +112,10 @@ absl::StatusOr<std::unique_ptr<FullyShardedDataParallel>> MakeShardedModel(const
                                                                            const TrainOptions& options,
                                                                            std::shared_ptr<ProcessGroup> group,
                                                                            std::shared_ptr<Trace> trace) {
-  CausalLmConfig with_attention = config;
-  SetAttention(options.AttentionOn(group->device()->type()), with_attention);
-  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(with_attention));
+  CausalLmConfig with_options = config;
+  SetAttention(options.AttentionOn(group->device()->type()), with_options);
+  if (options.loss_chunks > 0) SetLossChunks(options.loss_chunks, with_options);
+  FSDP_ASSIGN_OR_RETURN(std::unique_ptr<Module> module, MakeCausalLm(with_options));
   // Buffers keep theirs, as under Hugging Face's torch_dtype. They have no memory yet.
   for (const auto& [name, parameter] : module->NamedParameters()) parameter->dtype = options.dtype;
   // Before sharding, which reads requires_grad.

@@ -103,6 +103,7 @@ absl::Status CheckNumbers() {
   FSDP_RETURN_IF_ERROR(CheckAtLeast("keep_last", absl::GetFlag(FLAGS_keep_last), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("keep_every", absl::GetFlag(FLAGS_keep_every), 0));
   FSDP_RETURN_IF_ERROR(CheckAtLeast("parity", absl::GetFlag(FLAGS_parity), 0));
+  FSDP_RETURN_IF_ERROR(CheckAtLeast("loss_chunks", absl::GetFlag(FLAGS_loss_chunks), 0));
   FSDP_RETURN_IF_ERROR(CheckNumber("lr", absl::GetFlag(FLAGS_lr)));
   FSDP_RETURN_IF_ERROR(CheckNumber("min_lr", absl::GetFlag(FLAGS_min_lr).value_or(0)));
   FSDP_RETURN_IF_ERROR(CheckNumber("weight_decay", absl::GetFlag(FLAGS_weight_decay)));
@@ -271,6 +272,10 @@ absl::Status CheckCombinations() {
   }
   if (absl::GetFlag(FLAGS_copy_engine_all_gather) && !absl::GetFlag(FLAGS_symm_mem_for_comm)) {
     return absl::InvalidArgumentError("--copy_engine_all_gather: expected together with --symm_mem_for_comm");
+  }
+  if (absl::GetFlag(FLAGS_loss_chunks) > 0 && absl::GetFlag(FLAGS_output_dtype).has_value()) {
+    return absl::InvalidArgumentError(
+        "--loss_chunks and --output_dtype: expected one of them; with the first the model has no logits as output");
   }
   if (absl::GetFlag(FLAGS_cuda_graph)) FSDP_RETURN_IF_ERROR(CheckCudaGraph());
   if (!absl::GetFlag(FLAGS_data).empty() && !absl::GetFlag(FLAGS_tokens).empty()) {

@@ -103,6 +103,9 @@ ABSL_FLAG(
     "how attention rounds in bfloat16 and float16: eager, as Hugging Face's models do op by op; online, as kernels "
     "that visit each score once; own, online without cuDNN; auto, online on GPUs and eager on hosts, or in float32, "
     "which is not rounded");
+ABSL_FLAG(int64_t, loss_chunks, 0,
+          "compute the head and the loss in so many chunks of rows, so that the logits of only one chunk exist; the "
+          "results differ by rounding (0: all logits exist)");
 ABSL_FLAG(
     std::string, grad_scaler, "auto",
     "scale the loss so that small gradients survive float16, and leave out steps whose gradients overflow: on, off "

@@ -59,6 +59,7 @@ ABSL_DECLARE_FLAG(std::string, reduce_dtype);
 ABSL_DECLARE_FLAG(std::string, buffer_dtype);
 ABSL_DECLARE_FLAG(std::optional<std::string>, output_dtype);
 ABSL_DECLARE_FLAG(std::string, attention);
+ABSL_DECLARE_FLAG(int64_t, loss_chunks);
 ABSL_DECLARE_FLAG(std::string, grad_scaler);
 ABSL_DECLARE_FLAG(std::optional<double>, init_scale);
 ABSL_DECLARE_FLAG(std::optional<int>, growth_interval);

@@ -16,6 +16,7 @@
 #include "fsdp/models/causal_lm.h"
 #include "fsdp/train/agreed_flags.h"
 #include "fsdp/train/run_attributes.h"
+#include "fsdp/train/train_dtypes.h"
 #include "fsdp/train/train_flag_checks.h"
 #include "fsdp/train/train_flags.h"
 
@@ -147,6 +148,7 @@ absl::Status ReadSharding(TrainOptions& options) {
   }
   options.attention = ParseAttention(absl::GetFlag(FLAGS_attention));
   options.own_attention = absl::GetFlag(FLAGS_attention) == "own";
+  options.loss_chunks = absl::GetFlag(FLAGS_loss_chunks);
   // Unset without scaling: the trainer then makes no scaler.
   if (ScalesGradients()) options.grad_scaler = GradScalerFromFlags();
   options.pin_memory = absl::GetFlag(FLAGS_pin_memory);
@@ -189,6 +191,7 @@ AttentionKind TrainOptions::AttentionOn(DeviceType device) const {
 }
 
 absl::StatusOr<TrainOptions> TrainOptionsFromFlags() {
+  NameTrainDTypes();
   FSDP_RETURN_IF_ERROR(CheckTrainFlags());
   TrainOptions options;
   options.nproc = absl::GetFlag(FLAGS_nproc);

@@ -131,6 +131,7 @@ struct TrainOptions {
   std::string wrap = "none";                     // the source of fsdp.auto_wrap_policy, for the record
   std::optional<AttentionKind> attention;        // how attention rounds; default: by device and dtype (AttentionOn)
   bool own_attention = false;                    // by this project's kernels, even if cuDNN is installed
+  int64_t loss_chunks = 0;                       // chunks of the head and the loss; 0: all logits exist
   std::optional<DType> output_dtype;             // of FSDP2's root; default: the dtype that it computed in
   std::optional<GradScalerOptions> grad_scaler;  // set: losses are scaled, as float16 needs
   bool pin_memory = false;                       // of fsdp.cpu_offload under FSDP2; FSDP1 always pins

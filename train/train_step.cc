@@ -28,6 +28,7 @@
 #include <cmath>
 #include <optional>
 #include <utility>
+#include <variant>
 
 #include "absl/strings/str_format.h"
 #include "fsdp/base/status_macros.h"
@@ -136,36 +137,45 @@ void TrainStep::ReportInGraph() {
 
 absl::Status TrainStep::MicroStep(const Batch& batch, int micro_step) {
   Tape tape = model_.NewTape();
+  if (model_computes_loss_) {
+    tape.set_loss_scale(Scale());
+    FSDP_ASSIGN_OR_RETURN(TensorList outputs, model_.Forward(TensorList{batch.tokens, batch.targets}, tape));
+    TakeLoss(std::move(outputs.front()), micro_step);
+    return model_.Backward(TensorList{Tensor()}, tape).status();
+  }
   FSDP_ASSIGN_OR_RETURN(const Tensor logits, model_.Forward(batch.tokens, tape));
   FSDP_ASSIGN_OR_RETURN(const Tensor grad_logits, Loss(logits, batch, micro_step, tape));
   return model_.Backward(grad_logits, tape).status();
 }
 
-// The copy to the host reads the loss tensor after this returns, so losses_ holds it until the next step. The gradient
-// is divided by the number of micro-steps, since their gradients are added up, and multiplied by the scale.
 absl::StatusOr<Tensor> TrainStep::Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape) {
-  Stream& stream = model_.stream();
-  const TraceScope span(trace_.get(), stream, [] { return std::string("loss"); });
-  FSDP_ASSIGN_OR_RETURN(CrossEntropyLoss::LossAndGradient made, ScaledLoss(logits, batch, tape));
-  found_inf_->Check(made.loss, stream);
-  if (graph_ != nullptr) {
-    reports_->AddLoss(made.loss, micro_step, batches_.shape().grad_accum, stream);
-  } else {
-    stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), made.loss.data(), sizeof(float));
-  }
-  losses_[micro_step] = std::move(made.loss);
+  const TraceScope span(trace_.get(), model_.stream(), [] { return std::string("loss"); });
+  const auto compute = [&](const auto& scale) {
+    return CrossEntropyLoss().ForwardBackward(logits, batch.targets, scale, tape);
+  };
+  FSDP_ASSIGN_OR_RETURN(CrossEntropyLoss::LossAndGradient made, std::visit(compute, Scale()));
+  TakeLoss(std::move(made.loss), micro_step);
   return std::move(made.grad_logits);
 }
 
-absl::StatusOr<CrossEntropyLoss::LossAndGradient> TrainStep::ScaledLoss(const Tensor& logits, const Batch& batch,
-                                                                        Tape& tape) {
-  const auto grad_accum = static_cast<float>(batches_.shape().grad_accum);
-  if (device_scaler_ != nullptr) {
-    const DeviceScale scale = {.scale = device_scaler_->scale(), .divisor = grad_accum};
-    return CrossEntropyLoss().ForwardBackward(logits, batch.targets, scale, tape);
+// The copy to the host reads the loss tensor after this returns, so losses_ holds it until the next step.
+void TrainStep::TakeLoss(Tensor loss, int micro_step) {
+  Stream& stream = model_.stream();
+  found_inf_->Check(loss, stream);
+  if (graph_ != nullptr) {
+    reports_->AddLoss(loss, micro_step, batches_.shape().grad_accum, stream);
+  } else {
+    stream.CopyAsync(host_losses_.data() + micro_step * sizeof(float), loss.data(), sizeof(float));
   }
-  const float scale = scaler_ == nullptr ? 1 : scaler_->scale();
-  return CrossEntropyLoss().ForwardBackward(logits, batch.targets, scale / grad_accum, tape);
+  losses_[micro_step] = std::move(loss);
+}
+
+// The gradient is divided by the number of micro-steps, since their gradients are added up, and multiplied by the
+// scaler's scale.
+LossScale TrainStep::Scale() const {
+  const auto grad_accum = static_cast<float>(batches_.shape().grad_accum);
+  if (device_scaler_ != nullptr) return DeviceScale{.scale = device_scaler_->scale(), .divisor = grad_accum};
+  return (scaler_ == nullptr ? 1 : scaler_->scale()) / grad_accum;
 }
 
 double TrainStep::LocalLoss() const {

@@ -60,6 +60,10 @@ class TrainStep {
   // error: the step is skipped, and the scale is reduced.
   absl::StatusOr<StepOutcome> Run(int64_t step, float max_grad_norm);
 
+  // From now on the model computes the loss, from tokens and targets (models/causal_lm.h), and its logits never exist
+  // as a whole. Before the first step.
+  void LetModelComputeLoss() { model_computes_loss_ = true; }
+
   // The next step's update waits for `event`; its forward and backward do not.
   void UpdateAfter(Event event);
 
@@ -95,7 +99,8 @@ class TrainStep {
 
   // The loss and its copy to the host; returns the gradient of `logits`, scaled.
   absl::StatusOr<Tensor> Loss(const Tensor& logits, const Batch& batch, int micro_step, Tape& tape);
-  absl::StatusOr<CrossEntropyLoss::LossAndGradient> ScaledLoss(const Tensor& logits, const Batch& batch, Tape& tape);
+  LossScale Scale() const;
+  void TakeLoss(Tensor loss, int micro_step);
 
   // Computes the norm of the gradients and the factor that the update multiplies them by, both on the device.
   absl::Status Clip(float max_grad_norm);
@@ -118,6 +123,7 @@ class TrainStep {
   const BatchLoader& batches_;
   const std::shared_ptr<Trace> trace_;
   ShardedGradScaler* const scaler_;  // null: losses are not scaled
+  bool model_computes_loss_ = false;
 
   // float32 [grad_accum] in pinned host memory, and the source tensors of the copies to it, kept until the copies ran.
   Buffer host_losses_;

@@ -154,6 +154,7 @@ absl::Status Trainer::BuildModel() {
     return Annotate(step.status(), "--cuda_graph");
   }
   FSDP_ASSIGN_OR_RETURN(train_step_, std::move(step));
+  if (options_.loss_chunks > 0) train_step_->LetModelComputeLoss();
   return absl::OkStatus();
 }
 
