@@ -86,6 +86,8 @@ ABSL_FLAG(int, grad_accum, 1, "micro-steps per step");
 ABSL_FLAG(std::string, activation_checkpointing, "none", "none, selective_op, selective_layer or full");
 ABSL_FLAG(std::string, kernels, "eager", "eager: each operation by itself; fused: as torch.compile");
 ABSL_FLAG(bool, fused_attention, true, "attention as one kernel, without scores in memory");
+ABSL_FLAG(int64_t, loss_chunks, 0,
+          "the head and the loss in so many chunks of rows, as train_gpt; 0: all logits are in memory");
 ABSL_FLAG(std::string, backward_prefetch, "pre", "pre, post or none");
 ABSL_FLAG(double, issue_seconds, 0, "seconds that the host takes to issue the computation of a unit");
 ABSL_FLAG(bool, forward_prefetch, false, "all-gather the next unit before a forward");
@@ -161,14 +163,11 @@ absl::Status SetLinks(SimulatedJob& job) {
 }
 
 absl::Status SetPlan(SimulatedJob& job) {
-  const std::string reduce_dtype = absl::GetFlag(FLAGS_reduce_dtype), api = absl::GetFlag(FLAGS_api);
-  if (reduce_dtype != "float32" && reduce_dtype != "bfloat16") {
-    return absl::InvalidArgumentError(absl::StrCat("--reduce_dtype=", reduce_dtype, ": expected float32 or bfloat16"));
-  }
+  const std::string api = absl::GetFlag(FLAGS_api);
   if (api != "fsdp1" && api != "fsdp2") {
     return absl::InvalidArgumentError(absl::StrCat("--api=", api, ": expected fsdp1 or fsdp2"));
   }
-  job.plan.reduce_dtype = reduce_dtype == "float32" ? DType::kFloat32 : DType::kBFloat16;
+  FSDP_ASSIGN_OR_RETURN(job.plan.reduce_dtype, ParseReduceDType(absl::GetFlag(FLAGS_reduce_dtype)));
   // The simulation sees the two interfaces only as two layouts of shards.
   job.plan.layout = api == "fsdp1" ? LayoutKind::kFlat : LayoutKind::kDim0;
   FSDP_ASSIGN_OR_RETURN(job.plan.backward_prefetch, ParseBackwardPrefetch(absl::GetFlag(FLAGS_backward_prefetch)));
@@ -189,6 +188,7 @@ absl::Status SetWork(SimulatedJob& job) {
   FSDP_ASSIGN_OR_RETURN(job.work.checkpointing, ParseCheckpointing(absl::GetFlag(FLAGS_activation_checkpointing)));
   FSDP_ASSIGN_OR_RETURN(job.work.kernels, ParseKernelStyle(absl::GetFlag(FLAGS_kernels)));
   job.work.fused_attention = absl::GetFlag(FLAGS_fused_attention);
+  job.work.loss_chunks = absl::GetFlag(FLAGS_loss_chunks);
   return absl::OkStatus();
 }
 
@@ -314,7 +314,14 @@ absl::Status CheckRanks() {
 
 int Main(int argc, char** argv) {
   if (const std::optional<int> status = ParseFlags(argc, argv, kUsage)) return *status;
-  if (const std::string path = absl::GetFlag(FLAGS_published); !path.empty()) return PrintPublished(path);
+  if (const std::string path = absl::GetFlag(FLAGS_published); !path.empty()) {
+    const bool is_table =
+        !absl::GetFlag(FLAGS_json) && absl::GetFlag(FLAGS_html).empty() && absl::GetFlag(FLAGS_trace).empty();
+    return is_table
+               ? PrintPublished(path)
+               : Refuse(absl::InvalidArgumentError(
+                     "--published makes a table of text only: expected none of --json, --html and --trace with it"));
+  }
   if (const absl::Status status = CheckRanks(); !status.ok()) return Refuse(status);
   if (const absl::Status status = CheckOutputs(); !status.ok()) return Fail(status);
   const absl::StatusOr<std::vector<SimulatedRun>> runs = SimulateAll();

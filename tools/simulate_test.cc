@@ -163,6 +163,7 @@ TEST(SimulateTest, EachFlagChangesTheNumbers) {
                            "--activation_checkpointing=selective_layer",
                            "--kernels=fused",
                            "--fused_attention=false",
+                           "--loss_chunks=8",
                            "--backward_prefetch=none",
                            "--issue_seconds=0.1",
                            "--limit_all_gathers=false",

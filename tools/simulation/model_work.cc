@@ -2,6 +2,7 @@
 #include "fsdp/tools/simulation/model_work.h"
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <set>
 #include <utility>
@@ -154,15 +155,23 @@ void AddRootWork(const BlockSizes& sizes, const WorkOptions& options, ModelUnit&
   root.forward_after_inner = UnitWork{head, 0, LossTraffic(sizes, options.kernels)} * tokens;
   root.backward = UnitWork{2 * head, 0, LossTraffic(sizes, options.kernels)} * tokens;
   root.backward_after_inner = UnitWork{0, 0, 2 * embedding} * tokens;
-  // The logits, and in float32 the logarithms of their softmax and their gradients.
-  root.kept_bytes = Bytes(tokens * (2 * sizes.hidden + sizes.vocab) * element + tokens * sizes.vocab * 4);
-  root.transient_bytes = Bytes(tokens * sizes.vocab * 4);
+  // Logits of a chunk, and in float32 the logarithms of their softmax and their gradients. With chunks also the head's
+  // gradient in float32, which each chunk adds to.
+  const double chunks = std::max<double>(1, static_cast<double>(options.loss_chunks));
+  const double logits = std::ceil(tokens / chunks) * sizes.vocab;
+  const double summed = options.loss_chunks > 0 ? 4 * sizes.hidden * sizes.vocab : 0;
+  root.backward.traffic_bytes += 2 * summed * chunks;
+  root.kept_bytes = Bytes(tokens * 2 * sizes.hidden * element + logits * element + logits * 4);
+  root.transient_bytes = Bytes(logits * 4 + summed);
 }
 
 absl::Status CheckSizes(const CausalLmConfig& config, const WorkOptions& options) {
   if (options.batch_size < 1 || options.seq_len < 1) {
     return absl::InvalidArgumentError(absl::StrCat("batch_size is ", options.batch_size, " and seq_len ",
                                                    options.seq_len, ", wanted both to be at least 1"));
+  }
+  if (options.loss_chunks < 0) {
+    return absl::InvalidArgumentError(absl::StrCat("loss_chunks is ", options.loss_chunks, ", wanted at least 0"));
   }
   const std::optional<SequenceLimit> limit = SequenceLimitOf(config);
   if (!limit.has_value() || options.seq_len <= limit->seq_len) return absl::OkStatus();

@@ -44,6 +44,7 @@ struct WorkOptions {
   Checkpointing checkpointing = Checkpointing::kNone;
   KernelStyle kernels = KernelStyle::kFused;
   bool fused_attention = true;
+  int64_t loss_chunks = 0;    // of the head and the loss (nn/linear_cross_entropy_loss.h); 0: all logits exist
   int64_t element_bytes = 2;  // of activations
 };
 

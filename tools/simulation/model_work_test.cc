@@ -62,6 +62,19 @@ TEST(ModelWorkTest, FlopsAreTwoForEachElementOfAMatrixAndToken) {
   EXPECT_THAT(units[0].forward.matmul_flops, DoubleEq(0));
 }
 
+// 12 tokens, of which a chunk of 5 has 3: 32 logits each in 2, 4 and 4 bytes.
+TEST(ModelWorkTest, LossChunksKeepTheLogitsOfOneChunkAndTheGradientOfTheHead) {
+  const auto root = [](int64_t loss_chunks) {
+    return ModelWork(SmallLlama(), {.batch_size = 3, .seq_len = 4, .loss_chunks = loss_chunks}).value()[0];
+  };
+  const ModelUnit all = root(0), chunks = root(5);
+  EXPECT_EQ(all.kept_bytes - chunks.kept_bytes, (12 - 3) * 32 * (2 + 4));
+  EXPECT_EQ(all.transient_bytes - chunks.transient_bytes, (12 - 3) * 32 * 4 - 8 * 32 * 4);
+  EXPECT_THAT(chunks.backward.traffic_bytes - all.backward.traffic_bytes, DoubleEq(5 * 2 * 8 * 32 * 4));
+  EXPECT_THAT(ModelWork(SmallLlama(), {.loss_chunks = -1}),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("loss_chunks is -1")));
+}
+
 TEST(ModelWorkTest, CheckpointingTradesMemoryForWork) {
   const auto of = [](Checkpointing checkpointing) {
     return ModelWork(SmallLlama(), {.seq_len = 4, .checkpointing = checkpointing}).value();
