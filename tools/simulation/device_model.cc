@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/tensor/float_dtype.h"
 
 namespace fsdp {
 namespace {
@@ -42,11 +43,19 @@ constexpr double kFloat32Share = 0.8;
 }  // namespace
 
 absl::StatusOr<ComputePrecision> ParseComputePrecision(std::string_view name) {
-  if (name == "float32") return ComputePrecision::kFloat32;
-  if (name == "bfloat16") return ComputePrecision::kBFloat16;
-  if (name == "float8") return ComputePrecision::kFloat8;
+  const std::string known = FloatDTypeName(name);
+  if (known == "float32") return ComputePrecision::kFloat32;
+  if (known == "bfloat16") return ComputePrecision::kBFloat16;
+  if (known == "float8") return ComputePrecision::kFloat8;
   return absl::InvalidArgumentError(
       absl::StrCat("dtype \"", std::string(name), "\": expected float32, bfloat16 or float8"));
+}
+
+absl::StatusOr<DType> ParseReduceDType(std::string_view name) {
+  const absl::StatusOr<DType> dtype = ParseFloatDType(name);
+  if (dtype.ok() && (*dtype == DType::kFloat32 || *dtype == DType::kBFloat16)) return dtype;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--reduce_dtype=", std::string(name), ": expected float32 or bfloat16"));
 }
 
 double DeviceModel::PeakFlops(ComputePrecision precision) const {

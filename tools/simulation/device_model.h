@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
+#include "fsdp/tensor/dtype.h"
 
 namespace fsdp {
 
@@ -17,8 +18,11 @@ namespace fsdp {
 // and so have parameters and gradients.
 enum class ComputePrecision : uint8_t { kFloat32, kBFloat16, kFloat8 };
 
-// "float32", "bfloat16", "float8".
+// "float32", "bfloat16", "float8", or another name of the first two, such as "bf16" (ParseFloatDType).
 absl::StatusOr<ComputePrecision> ParseComputePrecision(std::string_view name);
+
+// The dtype in which gradients are reduced: float32 or bfloat16, by any name.
+absl::StatusOr<DType> ParseReduceDType(std::string_view name);
 
 // FLOP/s and bytes/s.
 struct DeviceModel {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/cli/dtype_flag.h"
+#include "fsdp/tensor/float_dtype.h"
 
 #include <string>
 
@@ -14,7 +14,7 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-TEST(DTypeFlagTest, EveryFloatingPointDTypeHasItsName) {
+TEST(FloatDTypeTest, EveryFloatingPointDTypeHasItsName) {
   for (const DType dtype : AllDTypes()) {
     const std::string name(DTypeName(dtype));
     if (IsFloatingPoint(dtype)) {
@@ -26,7 +26,7 @@ TEST(DTypeFlagTest, EveryFloatingPointDTypeHasItsName) {
   }
 }
 
-TEST(DTypeFlagTest, NamesOfOtherProgramsAreUnderstood) {
+TEST(FloatDTypeTest, NamesOfOtherProgramsAreUnderstood) {
   for (const char* name : {"bf16", "BF16", "BFloat16"}) EXPECT_EQ(ParseFloatDType(name).value(), DType::kBFloat16);
   for (const char* name : {"fp16", "half", "F16"}) EXPECT_EQ(ParseFloatDType(name).value(), DType::kFloat16);
   for (const char* name : {"fp32", "float", "F32"}) EXPECT_EQ(ParseFloatDType(name).value(), DType::kFloat32);
@@ -35,12 +35,18 @@ TEST(DTypeFlagTest, NamesOfOtherProgramsAreUnderstood) {
   EXPECT_EQ(ParseFloatDType("F8_E5M2").value(), DType::kFloat8E5M2);
 }
 
-TEST(DTypeFlagTest, AnErrorListsTheUsualDTypesFirst) {
+TEST(FloatDTypeTest, AnErrorListsTheUsualDTypesFirst) {
   EXPECT_THAT(
       ParseFloatDType("fp8"),
       StatusIs(absl::StatusCode::kInvalidArgument,
                AllOf(StartsWith("fp8, expected a floating-point dtype: float32 (fp32, f32, float), bfloat16 (bf16)"),
                      HasSubstr("float8_e4m3fn (fp8_e4m3"))));
+}
+
+TEST(FloatDTypeTest, ANameOfAnyProgramBecomesPyTorchs) {
+  EXPECT_EQ(FloatDTypeName("bf16"), "bfloat16");
+  EXPECT_EQ(FloatDTypeName("torch.half"), "float16");
+  EXPECT_EQ(FloatDTypeName("float8"), "float8");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "fsdp/tools/cli/dtype_flag.h"
+#include "fsdp/tensor/float_dtype.h"
 
-#include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -55,6 +54,11 @@ absl::StatusOr<DType> ParseFloatDType(std::string_view text) {
   }
   return absl::InvalidArgumentError(
       absl::StrCat(Printable(text), ", expected a floating-point dtype: ", absl::StrJoin(expected, ", ")));
+}
+
+std::string FloatDTypeName(std::string_view text) {
+  const absl::StatusOr<DType> dtype = ParseFloatDType(text);
+  return std::string(dtype.ok() ? DTypeName(*dtype) : text);
 }
 
 }  // namespace fsdp

@@ -2,9 +2,10 @@
 //
 // ParseFloatDType: the floating-point dtype that a person types: PyTorch's name, or one by which other programs know
 // it.
-#ifndef FSDP_TOOLS_CLI_DTYPE_FLAG_H_
-#define FSDP_TOOLS_CLI_DTYPE_FLAG_H_
+#ifndef FSDP_TENSOR_FLOAT_DTYPE_H_
+#define FSDP_TENSOR_FLOAT_DTYPE_H_
 
+#include <string>
 #include <string_view>
 
 #include "absl/status/statusor.h"
@@ -18,6 +19,9 @@ namespace fsdp {
 // also for other dtypes: the message begins with `text`, and lists the names, the usual ones first.
 absl::StatusOr<DType> ParseFloatDType(std::string_view text);
 
+// PyTorch's name of the dtype that ParseFloatDType finds; `text` itself if that does not parse.
+std::string FloatDTypeName(std::string_view text);
+
 }  // namespace fsdp
 
-#endif  // FSDP_TOOLS_CLI_DTYPE_FLAG_H_
+#endif  // FSDP_TENSOR_FLOAT_DTYPE_H_
