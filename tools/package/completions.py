@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Completion of ckpt and fsdp-launch in bash and zsh, from what the programs say: their help, and the values that they
+"""Completion of ckpt and fsdp-launch in bash, zsh and fish, from what the programs say: their help, and the values that they
 name when they refuse one."""
 
 import re
@@ -113,6 +113,39 @@ def zsh(ckpt):
         lines.append(f"    {name}) _arguments {zsh_arguments(flags, values)} '*:path:_files' ;;")
     lines += ["  esac", "}", "_ckpt \"$@\""]
     return "\n".join(lines) + "\n"
+
+
+def fish_word(text):
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def fish_flags(command, condition, flags, values):
+    """fish itself offers both `--flag value` and `--flag=value`."""
+    lines = []
+    for flag in flags:
+        wants = ("" if flag.value != "=VALUE" else f" -x -a {fish_word(' '.join(values[flag.name]))}"
+                 if flag.name in values else " -r -F" if flag.name in PATHS else " -x")
+        lines.append(f"complete -c {command}{condition} -l {flag.name}{wants} -d {fish_word(flag.meaning)}")
+    return lines
+
+
+def fish(ckpt):
+    summaries = program_help.subcommands(program_help.of(ckpt, "ckpt").text)
+    summaries |= {"help": "what there is, and the flags of a subcommand", "version": "the release"}
+    values = choices(ckpt)
+    lines = ["# fish completion of ckpt, made from ckpt --help"]
+    for name, summary in summaries.items():
+        lines.append(f"complete -c ckpt -n __fish_use_subcommand -f -a {name} -d {fish_word(summary)}")
+    lines.append(f"complete -c ckpt -n '__fish_seen_subcommand_from help' -f -a '{' '.join(summaries)}'")
+    for name, flags in flags_of(ckpt).items():
+        lines += fish_flags("ckpt", f" -n '__fish_seen_subcommand_from {name}'", flags, values)
+    return "\n".join(lines) + "\n"
+
+
+def launch_fish(launch):
+    flags = fish_flags("fsdp-launch", "", program_help.of(launch, "fsdp-launch").flags, {})
+    return "\n".join(["# fish completion of fsdp-launch, made from its --help", *flags,
+                      "complete -c fsdp-launch -x -a '(__fish_complete_subcommand --fcs-skip=1)'", ""])
 
 
 def launch_bash(launch):

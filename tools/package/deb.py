@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Makes a Debian package of the static programs, for any Debian or Ubuntu on this architecture: ckpt, launch (as
-fsdp-launch), their manual pages, and completion for bash and zsh.
+fsdp-launch), their manual pages, and completion for bash,
+zsh and fish.
 
   ./bazelw run //tools:deb -- --output_dir=DIR
 
@@ -62,7 +63,9 @@ def fill(root, arguments, version):
         shells = {"bash-completion/completions/ckpt": completions.bash(arguments.ckpt),
                   "bash-completion/completions/fsdp-launch": completions.launch_bash(launch),
                   "zsh/vendor-completions/_ckpt": completions.zsh(arguments.ckpt),
-                  "zsh/vendor-completions/_fsdp-launch": completions.launch_zsh(launch)}
+                  "zsh/vendor-completions/_fsdp-launch": completions.launch_zsh(launch),
+                  "fish/vendor_completions.d/ckpt.fish": completions.fish(arguments.ckpt),
+                  "fish/vendor_completions.d/fsdp-launch.fish": completions.launch_fish(launch)}
     for name, text in pages.items():
         write(root, f"usr/share/man/man1/{name}.gz", gzip.compress(text.encode(), mtime=0))
     for name, text in shells.items():

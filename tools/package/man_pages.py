@@ -10,16 +10,28 @@ def escape(text):
     return "\n".join("\\&" + line if line[:1] in (".", "'") else line for line in text.split("\n"))
 
 
-def page(help_text, version, summary, see_also=(), literal=False):
-    """`literal`: the text is shown line by line, unchanged."""
+def description(text):
+    """Lines of roff. A line that is indented is a command, and what is indented further explains it; all others are
+    paragraphs."""
+    lines = []
+    for line in text.split("\n"):
+        if line.startswith("      "):
+            lines.append(escape(line.strip()))
+        elif line.startswith("  "):
+            lines += [".TP", "\\fB" + escape(line.strip()) + "\\fR"]
+        elif line:
+            lines += [".PP", escape(line)]
+    return lines[1:] if lines[:1] == [".PP"] else lines  # a section begins with a paragraph
+
+
+def page(help_text, version, summary, see_also=()):
     title = help_text.name.replace(" ", "-")
     lines = [f'.TH "{title.upper()}" 1 "" "fsdp {version}" "User Commands"', ".SH NAME",
              f"{escape(title)} \\- {escape(summary)}", ".SH SYNOPSIS"]
-    for form in help_text.synopsis:
-        lines += [".B " + escape(form), ".br"]
+    for i, form in enumerate(help_text.synopsis):
+        lines += [".br"] * (i > 0) + [".B " + escape(form)]
     if help_text.text:
-        lines.append(".SH DESCRIPTION")
-        lines += [".nf", escape(help_text.text), ".fi"] if literal else [escape(help_text.text)]
+        lines += [".SH DESCRIPTION", *description(help_text.text)]
     if help_text.flags:
         lines.append(".SH OPTIONS")
     for flag in help_text.flags:
@@ -41,7 +53,7 @@ def ckpt_pages(ckpt, version):
     main = program_help.of(ckpt, "ckpt")
     summaries = program_help.subcommands(main.text)
     pages = {"ckpt.1": page(main, version, "inspect, verify, convert and compare checkpoints",
-                            [f"ckpt-{name}" for name in summaries], literal=True)}
+                            [f"ckpt-{name}" for name in summaries])}
     for name, summary in summaries.items():
         help_text = program_help.of(ckpt, f"ckpt {name}", [name])
         help_text.text = help_text.text.replace(summary, "", 1).strip("\n")  # it is under NAME
@@ -52,4 +64,4 @@ def ckpt_pages(ckpt, version):
 def launch_page(launch, version):
     """For launch, which is fsdp-launch here, a name that no other package has."""
     help_text = program_help.of(launch, "fsdp-launch")
-    return {"fsdp-launch.1": page(help_text, version, "start a program as the ranks of a job", literal=True)}
+    return {"fsdp-launch.1": page(help_text, version, "start a program as the ranks of a job")}

@@ -51,6 +51,9 @@ if command -v groff >/dev/null; then
     warnings=$(zcat "$page" | groff -man -ww -Tutf8 2>&1 >/dev/null)
     [ -z "$warnings" ] || fail "$page: $warnings"
   done
+  # Paragraphs fill the terminal and do not leave it.
+  long=$(zcat "$pages/ckpt.1.gz" | groff -man -Tascii -P-cbou -rLL=80n | awk 'length > 80')
+  [ -z "$long" ] || fail "ckpt(1) has lines that no terminal shows whole: $long"
 else
   skip "warnings of manual pages: there is no groff"
 fi
@@ -100,6 +103,23 @@ if command -v zsh >/dev/null; then
     fail "zsh offers files for --world_size"
 else
   skip "completion of zsh: there is no zsh"
+fi
+if command -v fish >/dev/null; then
+  # fish_completes LINE: fish's completions of its end, on one line, without their descriptions.
+  fish_completes() {
+    HOME=$work PATH=$work/root/usr/bin:$PATH fish --no-config -c '
+      for file in $argv[1]/*.fish; source $file; end
+      complete -C $argv[2]' "$work/root/usr/share/fish/vendor_completions.d" "$1" | cut -f1 | tr '\n' ' '
+  }
+  [ "$(fish_completes 'ckpt conv')" = "convert " ] || fail "fish does not complete ckpt conv"
+  [ "$(fish_completes 'ckpt convert --max_sh')" = "--max_shard_size " ] || fail "fish does not complete --max_sh"
+  [ "$(fish_completes 'ckpt convert --to=meg')" = "--to=megatron " ] || fail "fish does not complete --to=meg"
+  [ "$(fish_completes 'ckpt verify --max_sh')" = "" ] || fail "fish offers ckpt verify a flag that it has not"
+  [ "$(fish_completes 'ckpt convert --world_size=')" = "" ] || fail "fish offers files for --world_size"
+  [ "$(fish_completes 'fsdp-launch --nno')" = "--nnodes " ] || fail "fish does not complete fsdp-launch --nno"
+  fish_completes 'fsdp-launch --nproc=2 -- bas' | grep -q '\bbash\b' || fail "fish does not complete fsdp-launch -- bas"
+else
+  skip "completion of fish: there is no fish"
 fi
 [ "$failures" = 0 ] && echo "PASSED"
 exit "$failures"
