@@ -2,11 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """check_pages.py CHROMIUM PAGE.html... [--screenshots=DIR]
 
-Opens each page in a headless Chromium at the widths of a phone and of a desktop, light and dark, and checks it as a
-person would look at it: no error, no dialog, no horizontal scrolling, text of a readable size, with contrast and inside
-the window, each label next to its own drawing; tables that can be searched and sorted, curves that can be smoothed, maps
-that show their numbers. Then breaks a page in each of these ways, which must be found. Prints the faults; exits with 1
-if there is one.
+Opens each page in a headless Chromium at the widths of a phone, a tablet and a desktop, light and dark, and checks it
+as a person would look at it: no error, no dialog, no horizontal scrolling, text of a readable size, with contrast and
+inside the window, each label next to its own drawing; tables that can be searched and sorted, curves that can be
+smoothed, maps that show their numbers. Then breaks a page in each of these ways, which must be found. Prints the
+faults; exits with 1 if there is one.
 """
 
 import pathlib
@@ -16,7 +16,7 @@ import tempfile
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "page"))
 from chromium import Browser  # noqa: E402
 
-SIZES = {"phone": (390, 844), "desktop": (1280, 900)}
+SIZES = {"phone": (390, 844), "tablet": (768, 1024), "desktop": (1280, 900)}
 LEAST_TEXT = 11  # pixels; exponents and such may have LEAST_SMALL
 LEAST_SMALL = 9
 LEAST_CONTRAST = 4.5
