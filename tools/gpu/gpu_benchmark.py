@@ -116,6 +116,8 @@ def training(session):
             peer(session, gpt2, 8, "reduce-overhead", 45), peer(session, gpt2, 8, "padded", 35)]
     work += [ours(session, gpt2, 8, f"{GRAPH}, {name}", [*graph, *flags], environment)
              for name, flags, environment in session.attentions()]
+    work += [ours(session, model, rows, f"{GRAPH}, {name}", [*graph, *flags], environment)
+             for name, flags, environment in session.loss_chunks() for model, rows in ((gpt2, 8), (llama, 4))]
     work += [ours(session, gpt2, 32, GRAPH, graph), peer(session, gpt2, 32, "whole", 45),
              ours(session, gpt2, 64, OURS, eager), peer(session, gpt2, 64, "reduce-overhead", 50),
              peer(session, gpt2, 64, "compiled", 45), peer(session, gpt2, 32, "reduce-overhead", 50),

@@ -66,21 +66,28 @@ class Session:
         self.gpu = args.device == "cuda" and has_gpu()
         self.torch = has_torch()
         self.results = dict(training={}, kernels={}, copies=[])
-        self._attentions = None
+        self._help = None
         self.loss_check = gpu_tests.LossCheck(self) if "losses" in parts and self.can_run() else None
         self.compilers = None
 
     def can_run(self):
         return self.gpu or self.device == "cpu"
 
+    def has_flag(self, flag):
+        """Whether this train_gpt, which may be an older one, has the flag."""
+        if self._help is None:
+            status, _, output = run([HERE / "bin/train_gpt", "--help"], 20, self.scratch)
+            self._help = output if status == 0 else []
+        return any(flag in line for line in self._help)
+
     def attentions(self):
         """(name, flags, environment) of kernels of attention other than the default, if this train_gpt can choose."""
-        if self._attentions is None:
-            status, _, output = run([HERE / "bin/train_gpt", "--help"], 20, self.scratch)
-            has_flag = status == 0 and any("--attention" in line for line in output)
-            self._attentions = [("own attention", ["--attention=online"], {"FSDP_CUDNN": "0"}),
-                                ("eager attention", ["--attention=eager"], {})] if has_flag else []
-        return self._attentions
+        return [("own attention", ["--attention=online"], {"FSDP_CUDNN": "0"}),
+                ("eager attention", ["--attention=eager"], {})] if self.has_flag("--attention") else []
+
+    def loss_chunks(self):
+        """The same of losses in chunks of rows."""
+        return [("loss chunks", ["--loss_chunks=8"], {})] if self.has_flag("--loss_chunks") else []
 
     def begin(self, part, later):
         """PyTorch's compilers run during the parts that are not timed."""

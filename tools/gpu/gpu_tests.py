@@ -168,7 +168,7 @@ class LossCheck:
         yield "float32", [device], 1e-4, None
         yield "bfloat16", [device, *MIXED], 2e-2, None
         yield "bfloat16, graph", [device, *MIXED, *graph], 2e-2, None
-        for name, flags, environment in self.session.attentions():
+        for name, flags, environment in self.session.attentions() + self.session.loss_chunks():
             yield f"bfloat16, graph, {name}", [device, *MIXED, *graph, *flags], 2e-2, environment
 
     def run(self, variant, timeout):
