@@ -176,9 +176,12 @@ void RecordStep(const TensorSource& source, const FormatTarget& target, const Co
   const FormatTraits& traits = DriverOf(target).traits();
   if (source.step() < 0 || options.model_only || traits.is_ours || traits.keeps_step) return;
   const auto& entries = source.contents().entries();
-  const bool is_a_value = std::any_of(entries.begin(), entries.end(), [](const StateDict::Entry& entry) {
+  const bool is_a_value = std::any_of(entries.begin(), entries.end(), [&](const StateDict::Entry& entry) {
     const std::string& name = entry.first.fqn;
-    return entry.first.section == StateKey::Section::kExtra && StepCounterOrder(name.substr(name.rfind('.') + 1));
+    if (entry.first.section != StateKey::Section::kExtra) return false;
+    const auto* const text = std::get_if<std::string>(&entry.second);
+    return StepCounterOrder(name.substr(name.rfind('.') + 1)) ||
+           (text != nullptr && HasStepCounter(*text, source.step()));
   });
   if (is_a_value) return;
   notes.push_back(absl::StrCat("step ", source.step(), " is left out: ", DriverOf(target).name(),

@@ -30,6 +30,8 @@ constexpr std::array<std::string_view, 9> kNames = {
     "step", "global_step", "global_steps", "iteration", "iter_num", "iter", "num_updates", "number_training_updates",
     "epoch"};
 
+constexpr std::string_view kComposerCounter = "batch";  // of its "timestamp"
+
 constexpr char kTrainerState[] = "trainer_state.json";
 
 // A list of all that was logged is in the file too.
@@ -86,6 +88,21 @@ std::optional<int64_t> StepOfText(std::string_view text) {
   const bool is_digits = std::all_of(text.begin(), text.end(), [](char c) { return absl::ascii_isdigit(c); });
   const bool is_number = is_digits && absl::SimpleAtoi(absl::string_view(text.data(), text.size()), &number);
   return is_number ? std::make_optional(number) : std::nullopt;
+}
+
+// The text has no spaces between a name and its value.
+bool HasStepCounter(std::string_view text, int64_t step) {
+  for (const std::string& number : {absl::StrCat(step), absl::StrCat(step, ".0"), absl::StrCat("\"", step, "\"")}) {
+    const std::string value = absl::StrCat("\":", number);
+    for (size_t at = text.find(value, 1); at != text.npos; at = text.find(value, at + 1)) {
+      const size_t end = at + value.size();
+      const bool is_whole = end == text.size() || text[end] == ',' || text[end] == '}';
+      const size_t begin = text.rfind('"', at - 1) + 1;
+      const std::string_view name = text.substr(begin, at - begin);
+      if (is_whole && (StepCounterOrder(name) || name == kComposerCounter)) return true;
+    }
+  }
+  return false;
 }
 
 TrainerState ReadTrainerState(const std::string& path) {

@@ -24,6 +24,9 @@ bool IsEpochCounter(std::string_view name);
 std::optional<int64_t> StepOfNumber(double value);
 std::optional<int64_t> StepOfText(std::string_view text);
 
+// True if the JSON `text`, an extra value that is a dict or has one inside, has a counter that is `step`.
+bool HasStepCounter(std::string_view text, int64_t step);
+
 struct TrainerState {
   int64_t step = -1;  // -1: unknown
   std::string note;   // `step 500 is "global_step" of trainer_state.json`, or why that says nothing; may be empty

@@ -46,6 +46,17 @@ TEST(StepCounterTest, AnEpochCountsIfThereIsNoStepAndItIsWhole) {
   EXPECT_THAT(half.note, HasSubstr("the step is unknown: trainer_state.json has no counter that is a whole number"));
 }
 
+TEST(StepCounterTest, ADictHasAStepUnderTheNameOfACounter) {
+  for (const char* text : {R"({"global_step":15})", R"({"a":[{"step":15,"b":1}]})", R"({"epoch":15.0})",
+                           R"({"iter_num":"15"})", R"({"timestamp":{"batch":15,"epoch":1}})"}) {
+    EXPECT_TRUE(HasStepCounter(text, 15)) << text;
+  }
+  for (const char* text :
+       {"15", R"({"global_step":150})", R"({"step":1.15})", R"({"lr":15,"step":16})", R"({":15})", R"(":15})", ""}) {
+    EXPECT_FALSE(HasStepCounter(text, 15)) << text;
+  }
+}
+
 TEST(StepCounterTest, AFileThatIsNotJsonIsANote) {
   const TrainerState state = StateOf("<!doctype html>");
   EXPECT_EQ(state.step, -1);

@@ -15,6 +15,9 @@
 namespace fsdp {
 namespace {
 
+// fairseq adds an element for each change of the optimizer. The last one is of this checkpoint.
+constexpr char kFairseqHistory[] = "optimizer_history";
+
 // Names in deeper dicts belong to parts of the program, such as samplers.
 constexpr int kMostDepth = 3;
 
@@ -89,7 +92,11 @@ absl::Status TrainingStep::Add(const std::string& name, const std::string& key, 
     AddValue(name, key, depth, node.value());
     return absl::OkStatus();
   }
-  if (node.is_list) return absl::OkStatus();
+  if (node.is_list) {
+    if (key != kFairseqHistory || node.members().empty()) return absl::OkStatus();
+    const auto& [index, last] = node.members().back();
+    return Add(absl::StrCat(name, ".", index), "", depth + 1, last);
+  }
   for (const auto& [inner, member] : node.members()) {
     FSDP_RETURN_IF_ERROR(Add(absl::StrCat(name, ".", inner), inner, depth + 1, member));
   }
@@ -111,8 +118,7 @@ void TrainingStep::AddValue(const std::string& name, const std::string& key, int
     AddMembers(name, key, depth, value);
     return;
   }
-  // fairseq adds an element for each change of the optimizer. The last one is of this checkpoint.
-  if (key == "optimizer_history" && value.is_array() && !value.empty()) {
+  if (key == kFairseqHistory && value.is_array() && !value.empty()) {
     AddValue(absl::StrCat(name, ".", value.size() - 1), "", depth + 1, value.back());
     return;
   }

@@ -75,6 +75,11 @@ TEST(TrainingStepTest, CountersThatAProgramKeepsElsewhereAreKnown) {
       R"("optimizer_history": [{"num_updates": 10, "optimizer_name": "Adam"}, {"num_updates": 25}])";
   EXPECT_EQ(StepOf(history), 25) << "fairseq";
   EXPECT_EQ(StepOf(history + R"(, "extra_state": {"num_updates": 26, "train_iterator": {"epoch": 3}})"), 26);
+  // With a tensor inside it is a branch of the tree and no value.
+  EXPECT_EQ(StepOf(R"("optimizer_history": [{"num_updates": 10},
+                      {"lr_scheduler_state": {"step": 9, "best": "float32[]=1"}, "num_updates": 25}], "epoch": 2)"),
+            25);
+  EXPECT_EQ(StepOf(R"("optimizer_history": [{"num_updates": "int64[]=25"}])"), 25);
   EXPECT_EQ(StepOf(R"("optimizer_history": [], "epoch": 2)"), 2);
   EXPECT_EQ(StepOf(R"("history": [{"num_updates": 10}])"), std::nullopt);
   EXPECT_EQ(StepOf(R"("state": {"timestamp": {"iteration": 0, "epoch": 1, "batch": 100, "batch_in_epoch": 4}})"), 100)
