@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
@@ -157,6 +159,72 @@ class SetReader {
     return absl::OkStatus();
   }
 
+  // Ids of all models' parameters follow the order in which the program listed the models, and in a file they may have
+  // another one. Models of equal shapes could be either.
+  absl::Status CheckOrderOfModels(const FoundOptimizer& optimizer) const {
+    if (!HasState(optimizer.node)) return absl::OkStatus();
+    const auto parameters_in = [&](const StateDict& model) {
+      return ParametersOfOptimizer(optimizer.node, tensors_, model, options_, ParameterScope());
+    };
+    FSDP_ASSIGN_OR_RETURN(const std::vector<std::string> parameters, parameters_in(model_));
+    for (const std::vector<size_t>& order : OtherOrders(scopes_.size())) {
+      const absl::StatusOr<std::vector<std::string>> others = parameters_in(ModelInOrder(order));
+      if (!others.ok() || *others == parameters) continue;
+      size_t at = 0;
+      while (order[at] == at) ++at;
+      return absl::FailedPreconditionError(absl::StrCat(
+          "its ids go through ", scopes_.size(), " models, and the file does not say whether ",
+          Quote(absl::StrCat(scopes_[at].prefix, "*")), " or ", Quote(absl::StrCat(scopes_[order[at]].prefix, "*")),
+          " comes first; save it by name, with "
+          "torch.distributed.checkpoint.state_dict.get_optimizer_state_dict"));
+    }
+    return absl::OkStatus();
+  }
+
+  static bool HasState(const TorchNode& optimizer) {
+    const TorchNode* const state = optimizer.Find("state");
+    return state != nullptr && (!state->members().empty() || !state->value().empty());
+  }
+
+  // The orders of `count` models other than theirs; of more than a few, those with two exchanged.
+  static std::vector<std::vector<size_t>> OtherOrders(size_t count) {
+    constexpr size_t kFew = 4;
+    std::vector<size_t> order(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::vector<std::vector<size_t>> orders;
+    while (count <= kFew && std::next_permutation(order.begin(), order.end())) orders.push_back(order);
+    for (size_t i = 0; count > kFew && i < count; ++i) {
+      for (size_t j = i + 1; j < count; ++j) {
+        orders.push_back(order);
+        std::swap(orders.back()[i], orders.back()[j]);
+      }
+    }
+    return orders;
+  }
+
+  // The tensors of the models, model by model.
+  StateDict ModelInOrder(const std::vector<size_t>& order) const {
+    StateDict ordered;
+    ordered.aliases = model_.aliases;
+    for (const size_t i : order) {
+      for (const auto& [key, value] : model_.entries()) {
+        if (key.section == StateKey::Section::kModel && ScopeOfName(key.fqn) == i) ordered.Set(key, value);
+      }
+    }
+    return ordered;
+  }
+
+  // The model with the tensor: the one with the longest prefix.
+  size_t ScopeOfName(const std::string& fqn) const {
+    size_t best = 0;
+    for (size_t i = 0; i < scopes_.size(); ++i) {
+      const bool is_longer =
+          scopes_[i].prefix.size() >= scopes_[best].prefix.size() || !absl::StartsWith(fqn, scopes_[best].prefix);
+      if (is_longer && absl::StartsWith(fqn, scopes_[i].prefix)) best = i;
+    }
+    return best;
+  }
+
   // The model that has the optimizer's parameters.
   // In order: the caller's word, the only model that fits, then the only one whose name shares a word with the
   // optimizer's ("generator" and "generator_optimizer").
@@ -169,7 +237,11 @@ class SetReader {
     const auto fits = [&](const ParameterScope& scope) {
       return ParametersOfOptimizer(optimizer.node, tensors_, model_, options_, scope).ok();
     };
-    if (scopes_.size() < 2 || scopes_.size() > kMostModels || fits(ParameterScope())) return All();
+    if (scopes_.size() < 2 || scopes_.size() > kMostModels) return All();
+    if (fits(ParameterScope())) {
+      FSDP_RETURN_IF_ERROR(CheckOrderOfModels(optimizer));
+      return All();
+    }
     std::vector<const ParameterScope*> fitting;
     for (const ParameterScope& scope : scopes_) {
       if (fits(scope)) fitting.push_back(&scope);

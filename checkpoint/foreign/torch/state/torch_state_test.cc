@@ -186,6 +186,33 @@ TEST(TorchStateTest, OptimizersThatMayBelongToTwoModelsAreCarried) {
                                  "TensorSourceOptions::map=opt1=optim.PREFIX says whose they are")));
 }
 
+// Regression: the ids were given out in the order of the file, and either model could have the other's moments.
+TEST(TorchStateTest, IdsThatGoThroughModelsOfEqualShapesAreCarried) {
+  const std::string moments = R"({"exp_avg": "float32[4,3]"})";
+  const auto tree = [&](const std::string& models, const std::string& groups) {
+    return absl::StrCat("{", models, R"(, "optimizer": {"state": {"0": )", moments, R"(, "1": )", moments,
+                        R"(}, "param_groups": [{"params": [0, 1])", groups, "}]}}");
+  };
+  const std::string equal = R"("q1": {"0.weight": "float32[4,3]"}, "q2": {"0.weight": "float32[4,3]"})";
+  ASSERT_OK_AND_ASSIGN(const TorchState state, TestTree(tree(equal, "")).State());
+  EXPECT_THAT(OptimizerOf(state), Contains("extra/optimizer.state.1.exp_avg float32[4, 3]"));
+  EXPECT_THAT(
+      state.layout.notes,
+      Contains(HasSubstr("\"optimizer\" became extra values: its ids go through 2 models, and the file does not "
+                         "say whether \"q1.*\" or \"q2.*\" comes first; save it by name")));
+  // Names, and shapes that differ, say it.
+  const std::string named = R"(, "param_names": ["q2.0.weight", "q1.0.weight"])";
+  ASSERT_OK_AND_ASSIGN(const TorchState by_name, TestTree(tree(equal, named)).State());
+  EXPECT_TRUE(by_name.contents.contains(StateKey::OptimState("q1.0.weight", "exp_avg")));
+  const std::string other =
+      R"("enc": {"0.weight": "float32[4,3]"}, "dec": {"0.weight": "float32[4,3]", "0.bias": "float32[4]"})";
+  std::string three = tree(other, "");
+  three.replace(three.find(R"("params": [0, 1])"), 16, R"("params": [0, 1, 2])");
+  three.replace(three.find(R"("state": {)"), 10, R"("state": {"2": {"exp_avg": "float32[4]"}, )");
+  ASSERT_OK_AND_ASSIGN(const TorchState in_order, TestTree(three).State());
+  EXPECT_TRUE(in_order.contents.contains(StateKey::OptimState("dec.0.bias", "exp_avg")));
+}
+
 // Regression: the file was refused, as if this were a flat parameter of FSDP1 whose layout is missing.
 TEST(TorchStateTest, AnOptimizerOfATensorThatIsNotInTheModelIsCarried) {
   const std::string alpha =
