@@ -33,6 +33,14 @@ bool IsNothing(const TorchNode& node) {
   return node.kind() == Kind::kValue && (node.value().is_null() || (node.value().is_object() && node.value().empty()));
 }
 
+// 1 and 1.0, and 0.0 and -0.0, are equal and not the same.
+bool AreIdentical(const PythonJson& a, const PythonJson& b) {
+  const auto text = [](const PythonJson& value) {
+    return value.dump(-1, ' ', false, PythonJson::error_handler_t::replace);
+  };
+  return a == b && text(a) == text(b);
+}
+
 bool IsFlatState(const TorchNode& node, const std::vector<TorchLeafType>& types) {
   if (node.kind() == Kind::kTensor) return types[node.tensor()].shape.rank() < 2;
   return std::all_of(node.members().begin(), node.members().end(),
@@ -155,7 +163,7 @@ class Merger {
 
   absl::StatusOr<TorchNode> MergeValue(const Place& place, const Members& members) {
     const auto differs = std::find_if(members.begin(), members.end(), [&](const Member& member) {
-      return member.node->value() != members[0].node->value();
+      return !AreIdentical(member.node->value(), members[0].node->value());
     });
     if (differs == members.end()) return *members[0].node;
     if (place.part != Part::kOutside || CountsSteps(place, *differs)) return Differ(place, members[0], *differs);

@@ -222,5 +222,19 @@ TEST(RankTreeTest, WhatOnlyOneRankHasIsKept) {
   EXPECT_EQ(tree.tensors[0][0].rank, 1);
 }
 
+// 1 and 1.0, 0.0 and -0.0 are equal in Python and in JSON.
+TEST(RankTreeTest, EqualValuesOfOtherTypesOrSignsAreKeptByRank) {
+  for (const auto& [a, b] : std::vector<std::pair<PythonJson, PythonJson>>{{1, 1.0}, {0.0, -0.0}}) {
+    TorchNode first;
+    first.Add("loss", TorchNode::Value(a));
+    TorchNode second;
+    second.Add("loss", TorchNode::Value(b));
+    ASSERT_OK_AND_ASSIGN(const RankTree tree,
+                         MergeRankTrees({{"a0", &first, {}}, {"a1", &second, {}}}, RankState::kCopies, nullptr));
+    ASSERT_OK_AND_ASSIGN(const PythonJson merged, tree.root.ToJson());
+    EXPECT_EQ(merged.dump(), PythonJson({{"loss", {{"rank_0", a}, {"rank_1", b}}}}).dump());
+  }
+}
+
 }  // namespace
 }  // namespace fsdp
