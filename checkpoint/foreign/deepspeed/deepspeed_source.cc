@@ -54,6 +54,7 @@ class DeepSpeedSource final : public TensorSource, public TensorViews, public Co
                                                    {.read = read,
                                                     .model_only = options.model_only,
                                                     .skip_objects = options.model_only || options.skip_links,
+                                                    .skip_weights = options.skip_links,
                                                     .map = tree->roles});
     if (!state.ok()) return Annotate(state.status(), path);
     state_ = *std::move(state);

@@ -60,7 +60,7 @@ absl::Status AddMasters(const TorchNode& masters, TorchNode& optimizer) {
       TorchNode* own = state.Find(id);
       if (own == nullptr) {
         own = state.Add(id, TorchNode());
-        own->has_int_name = true;
+        own->has_json_name = true;
       }
       Expand(*own);
       if (own->Add("fp32", group[i].second) == nullptr) {

@@ -17,12 +17,6 @@ namespace {
 
 constexpr size_t kMostNamed = 20;  // of values that are left out
 
-bool HoldsTensor(const TorchNode& node) {
-  return node.kind() == TorchNode::Kind::kTensor ||
-         std::any_of(node.members().begin(), node.members().end(),
-                     [](const auto& member) { return HoldsTensor(member.second); });
-}
-
 // common.pt is a plain dict: arguments, iteration, random states, groups of the optimizer. Objects of classes are named
 // and left out, the rest becomes extra values.
 class Reader {
@@ -35,7 +29,7 @@ class Reader {
       const std::vector<TorchObject> objects = TakeObjects(member);
       for (const TorchObject& object : objects) {
         LeaveOut(absl::StrCat(Quote(object.path.empty() ? name : absl::StrCat(name, ".", object.path)),
-                              " (an object of ", Quote(object.global), ")"));
+                              " (", object.Kind(), ")"));
       }
       const bool is_object = std::any_of(objects.begin(), objects.end(), [](const auto& o) { return o.path.empty(); });
       return is_object ? absl::OkStatus() : Take(name, member);

@@ -119,9 +119,9 @@ class ItemJoiner {
     made.Reserve(static_cast<int64_t>(node.members().size()));
     const bool is_list = node.is_list;
     FSDP_RETURN_IF_ERROR(node.Consume([&](const std::string& name, TorchNode& member) -> absl::Status {
-      const bool has_int_name = member.has_int_name;
-      FSDP_ASSIGN_OR_RETURN(TorchNode child, Made(place.Inside(name, is_list || has_int_name), member));
-      child.has_int_name = has_int_name;
+      const bool has_json_name = member.has_json_name;
+      FSDP_ASSIGN_OR_RETURN(TorchNode child, Made(place.Inside(name, is_list || has_json_name), member));
+      child.has_json_name = has_json_name;
       made.Add(name, std::move(child));
       return absl::OkStatus();
     }));
@@ -131,16 +131,16 @@ class ItemJoiner {
   // The order of the questions matters: nothing merges with anything, and a path that already became a dict by rank
   // takes every further value.
   absl::Status Merge(ItemPlace place, TorchNode& node, TorchNode& into) {
-    const bool has_int_name = into.has_int_name;
+    const bool has_json_name = into.has_json_name;
     if (IsNothing(node) && into.kind() != Kind::kValue) return absl::OkStatus();
     if (IsNothing(into) && node.kind() != Kind::kValue) {
       FSDP_ASSIGN_OR_RETURN(into, Made(place, node));
-      into.has_int_name = has_int_name;
+      into.has_json_name = has_json_name;
       return absl::OkStatus();
     }
     if (by_rank_.contains(place.key)) {
       FSDP_RETURN_IF_ERROR(AddOfRank(place, node, into));
-      into.has_int_name = has_int_name;
+      into.has_json_name = has_json_name;
       return absl::OkStatus();
     }
     if (node.kind() != into.kind() || node.is_list != into.is_list) return OtherKind(place);
@@ -149,11 +149,11 @@ class ItemJoiner {
     SeeOptimizer(place, into);
     const bool is_list = node.is_list;
     return node.Consume([&](const std::string& name, TorchNode& member) -> absl::Status {
-      const bool is_integer = member.has_int_name;
+      const bool is_integer = member.has_json_name;
       const ItemPlace inner = place.Inside(name, is_list || is_integer);
       if (TorchNode* const found = into.Find(name)) return Merge(inner, member, *found);
       FSDP_ASSIGN_OR_RETURN(TorchNode child, Made(inner, member));
-      child.has_int_name = is_integer;
+      child.has_json_name = is_integer;
       into.Add(name, std::move(child));
       return absl::OkStatus();
     });
@@ -168,7 +168,7 @@ class ItemJoiner {
     // Ranks between the first one and this had the same as the first.
     TorchNode by_rank;
     by_rank.Add(NameOfRank(tensors_.FirstRankOf(into.tensor())), TorchNode::Tensor(into.tensor()));
-    by_rank.has_int_name = into.has_int_name;
+    by_rank.has_json_name = into.has_json_name;
     into = std::move(by_rank);
     by_rank_.insert(place.key);
     --names_;
@@ -188,12 +188,12 @@ class ItemJoiner {
     }
     PythonJson by_rank = PythonJson::object();
     for (const int rank : ranks) by_rank[NameOfRank(rank)] = into.value();
-    const bool has_int_name = into.has_int_name;
+    const bool has_json_name = into.has_json_name;
     into = TorchNode::Value(std::move(by_rank));
     by_rank_.insert(place.key);
     ranks_of_value_.erase(place.key);
     FSDP_RETURN_IF_ERROR(AddOfRank(place, node, into));
-    into.has_int_name = has_int_name;
+    into.has_json_name = has_json_name;
     return absl::OkStatus();
   }
 
@@ -248,7 +248,7 @@ class ItemJoiner {
       TorchNode* next = is_last ? nullptr : node->Find(path[i].name);
       if (next == nullptr) next = node->Add(path[i].name, is_last ? std::move(leaf) : TorchNode());
       if (next == nullptr || (!is_last && !next->is_branch())) return broken();
-      next->has_int_name = path[i].is_integer;
+      next->has_json_name = path[i].is_integer;
       node = next;
     }
     return absl::OkStatus();

@@ -51,6 +51,7 @@ class Source final : public TensorSource, public CoveringChecksums {
                      .flat = {.layout = options_.flat_layout ? &*options_.flat_layout : nullptr, .world_size = 1},
                      .model_only = options_.model_only,
                      .skip_objects = options_.model_only || options_.skip_links,
+                     .skip_weights = options_.skip_links,
                      .map = std::move(map)});
     items_.root = TorchNode();
     if (!state.ok()) return Annotate(state.status(), path_);
@@ -133,7 +134,7 @@ class Source final : public TensorSource, public CoveringChecksums {
       const TorchNode* const state = IsTorchOptimizer(item) ? item.Find("state") : nullptr;
       const TorchNode* const groups = state == nullptr ? nullptr : item.Find("param_groups");
       const bool has_ids = groups != nullptr && state->is_branch() && !state->members().empty() &&
-                           state->members()[0].second.has_int_name;
+                           state->members()[0].second.has_json_name;
       if (has_ids && !NamesParameters(*groups)) names.push_back(name);
     }
     return names;

@@ -71,6 +71,7 @@ class DcpSource final : public TensorSource, public TensorViews, public Covering
          .flat = {.layout = options_.flat_layout ? &*options_.flat_layout : nullptr, .world_size = world_size_},
          .model_only = options_.model_only,
          .skip_objects = options_.model_only || options_.skip_links,
+         .skip_weights = options_.skip_links,
          .map = options_.map});
     if (!state.ok()) return In(state.status(), path_);
     state_ = *std::move(state);

@@ -20,7 +20,7 @@ constexpr std::string_view kActing =
     " http httplib imp importlib inspect joblib lib2to3 linecache marshal mmap multiprocessing nt operator os"
     " pdb pickle pip pkgutil platform posix posixpath profile pty pydoc requests runpy shutil signal site"
     " smtplib socket ssl subprocess sys tempfile threading timeit torch._dynamo torch._inductor torch.classes"
-    " torch.hub torch.jit torch.load torch.ops torch.serialization torch.utils.cpp_extension trace"
+    " torch.hub torch.jit torch.load torch.ops torch.serialization torch.storage torch.utils.cpp_extension trace"
     " types.CodeType types.FunctionType urllib venv webbrowser xmlrpc zipimport ";
 
 // Tensors in forms that are not read, and their parts. Other libraries call theirs FloatTensor, Float8Tensor, ...
@@ -32,8 +32,7 @@ constexpr std::array kTensorPrefixes = {"torch._tensor"sv,
                                         "torch.distributed.tensor"sv,
                                         "torch.nested"sv,
                                         "torch.nn.parameter"sv,
-                                        "torch.sparse"sv,
-                                        "torch.storage"sv};
+                                        "torch.sparse"sv};
 
 // Of the builtins, only types of values, constants and functions of values: the others evaluate, import, open or look
 // up.
@@ -130,9 +129,12 @@ bool IsInertGlobal(std::string_view name) {
     return std::find(kBuiltinValues.begin(), kBuiltinValues.end(), name.substr(builtins.size())) !=
            kBuiltinValues.end();
   }
-  const bool is_tensor = std::any_of(kTensorPrefixes.begin(), kTensorPrefixes.end(),
-                                     [&](std::string_view prefix) { return StartsWith(name, prefix); });
-  return !Acts(name) && !is_tensor && !AnyPart(name, IsSpecial) && !AnyPart(name, IsTensorClass);
+  return !Acts(name) && !AnyPart(name, IsSpecial);
+}
+
+bool IsTensorGlobal(std::string_view name) {
+  return AnyPart(name, IsTensorClass) || std::any_of(kTensorPrefixes.begin(), kTensorPrefixes.end(),
+                                                     [&](std::string_view prefix) { return StartsWith(name, prefix); });
 }
 
 std::string_view AdviceOnGlobal(std::string_view name) {

@@ -13,9 +13,12 @@
 namespace fsdp {
 
 // False for globals whose calls run programs, import, open files or look up attributes, so that an attack is refused
-// as one, and for forms of tensors that are not read, so that no weight is left out as an object. True for all others,
-// of which some could do harm in Python too: nothing is executed here.
+// as one. True for all others, of which some could do harm in Python too: nothing is executed here.
 bool IsInertGlobal(std::string_view name);
+
+// True for an inert global that makes a tensor in a form that is not read (sparse, quantized, a subclass), or a part of
+// one: its object may be a weight.
+bool IsTensorGlobal(std::string_view name);
 
 // Advice for the owner of a file that names `name`, a global of neither allow-list: what it represents, and how to save
 // that in a supported form. Empty for an unknown global.

@@ -10,6 +10,7 @@
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/safetensors/hugging_face_index.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_objects.h"
 #include "fsdp/checkpoint/source/lookalike_file.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -24,6 +25,11 @@ absl::Status AddMembers(const TorchFile& file, const HuggingFaceIndex& index, in
   for (const auto& [tensor, node] : file.archive().tree.root.members()) {
     const auto at = index.weight_map.find(tensor);
     if (node.kind() != TorchNode::Kind::kTensor) {
+      TorchNode others;
+      others.Add(tensor, node);
+      if (const std::vector<TorchObject> objects = TakeObjects(others); !objects.empty()) {
+        return Annotate(RefuseObjects(objects), file.path());
+      }
       return absl::InvalidArgumentError(absl::StrCat(
           file.path(), ": ", Quote(tensor), " is not a tensor, but the files of an index hold a plain state dict"));
     }

@@ -69,6 +69,7 @@ class TorchSource final : public TensorSource, public TensorViews, public Coveri
          .flat = {.layout = options.flat_layout ? &*options.flat_layout : nullptr, .world_size = joined.shards},
          .model_only = options.model_only,
          .skip_objects = options.model_only || options.skip_links,
+         .skip_weights = options.skip_links,
          .map = options.map});
     if (!state.ok()) {
       return Annotate(state.status(), path);

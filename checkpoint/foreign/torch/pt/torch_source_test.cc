@@ -193,6 +193,33 @@ TEST(TorchSourceTest, EveryObjectIsNamedByItsPathAndClass) {
   EXPECT_EQ(*source->contents().FindText(StateKey::Extra("paths")), R"([null,"b"])");
 }
 
+TEST(TorchSourceTest, TensorsInOtherFormsAreNamedAndDoNotLockTheModel) {
+  EXPECT_THAT(OpenTensorSource(TorchTestData("other_forms.pt")),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("a sparse tensor: save its to_dense()")));
+  for (const TensorSourceOptions& options :
+       {TensorSourceOptions{.model_only = true}, TensorSourceOptions{.skip_links = true}}) {
+    ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("other_forms.pt"), options));
+    EXPECT_OK(CheckGolden(*source, "other_forms.pt"));
+    const std::string* const text = source->contents().FindText(StateKey::Extra("forms"));
+    ASSERT_NE(text, nullptr);
+    EXPECT_EQ(*text, R"({"csr":[null],"set":{"__python__":"set","items":[7]},"lr":0.5})");
+    EXPECT_THAT(source->left_out(),
+                ElementsAre(HasSubstr("\"forms.sparse\" (an object of \"torch._utils._rebuild_sparse_tensor\""),
+                            HasSubstr("\"forms.csr.0\" (an object of \"torch._utils._rebuild_sparse_tensor\""),
+                            HasSubstr("\"forms.int8\" (an object of \"torch._utils._rebuild_qtensor\""),
+                            HasSubstr("\"forms.meta\" (an object of \"torch._utils._rebuild_meta_tensor"),
+                            HasSubstr("\"forms.nested\" (an object of \"torch._utils._rebuild_nested_tensor\""),
+                            AllOf(HasSubstr("\"forms.mask\""), HasSubstr("the subclass \"__main__.Mask\" is not read")),
+                            AllOf(HasSubstr("\"forms.conj\""), HasSubstr("a tensor with \"conj\" set")),
+                            HasSubstr("\"forms.set."), HasSubstr("\"forms.storage\"")));
+  }
+  EXPECT_THAT(OpenTensorSource(TorchTestData("sparse_model.pt"), {.model_only = true}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("tensors of the model in other forms"), HasSubstr("\"model.mask\""))));
+  ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("sparse_model.pt"), {.skip_links = true}));
+  EXPECT_OK(CheckGolden(*source, "sparse_model.pt"));
+}
+
 // Arrays of floating-point numbers could be weights, so they are named.
 TEST(TorchSourceTest, NumbersOfNumpyAreValuesAndItsFloatingPointArraysAreObjects) {
   ASSERT_OK_AND_ASSIGN(const auto source, OpenTensorSource(TorchTestData("numpy.pt"), {.skip_links = true}));

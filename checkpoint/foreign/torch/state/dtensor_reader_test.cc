@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/foreign/torch/state/pickle_writer.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_objects.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_tree.h"
 #include "gmock/gmock-matchers.h"
 #include "gtest/gtest.h"
@@ -194,8 +195,17 @@ TEST(DTensorReaderTest, WhatIsNoPartIsRefused) {
     EXPECT_THAT(written.Read(), StatusIs(code, HasSubstr(what))) << what;
   };
   expect([](Written& w) { w.local = {3, 3}; }, StatusCode::kDataLoss, "float32 [3, 3] is not its rank's part");
-  expect([](Written& w) { w.placement = "Partial"; }, StatusCode::kInvalidArgument, "a sum over ranks");
-  expect([](Written& w) { w.order = {1, 0}; }, StatusCode::kInvalidArgument, "shard_order");
+  const auto expect_object = [](const std::function<void(Written&)>& change, const std::string& what) {
+    Written written;
+    change(written);
+    ASSERT_OK_AND_ASSIGN(TorchTree tree, written.Read());
+    const std::vector<TorchObject> objects = TakeObjects(tree.root);
+    ASSERT_EQ(objects.size(), 1) << what;
+    EXPECT_TRUE(objects[0].is_tensor);
+    EXPECT_THAT(objects[0].ToString(), HasSubstr(what));
+  };
+  expect_object([](Written& w) { w.placement = "Partial"; }, "a sum over ranks");
+  expect_object([](Written& w) { w.order = {1, 0}; }, "shard_order");
   expect([](Written& w) { w.rank = 7; }, StatusCode::kDataLoss, "the rank 7 is not in its mesh");
   expect([](Written& w) { w.coordinate = 2; }, StatusCode::kDataLoss, "a coordinate outside of its mesh");
   expect([](Written& w) { w.axis = {4, 1}; }, StatusCode::kDataLoss, "beyond its list of ranks");

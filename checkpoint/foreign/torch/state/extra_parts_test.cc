@@ -66,6 +66,20 @@ TEST(ExtraPartsTest, ANestedValueWithTensorsComesBackAsItWas) {
       {"(tensor, None)", Tensor("0") + "N\x86", R"({"__python__":"tuple","items":[R(0),R(1)]})"},
       {"{0: tensor, 'b': tensor}", "}(K\0"s + Tensor("0") + Text("b") + Tensor("1") + "u",
        R"({"__python__":"dict","items":[[0,R(0)],["b",R(b)]]})"},
+      {"{(0, None): tensor}", "}K\0N\x86"s + Tensor("0") + "s",
+       R"({"__python__":"dict","items":[[{"__python__":"tuple","items":[0,null]},R({"__python__":"tuple","items":[0,null]})]]})"},
+      {"{True: tensor, None: 3}", "}(\x88" + Tensor("0") + "NK\3u",
+       R"({"__python__":"dict","items":[[true,R(true)],[null,R(null)]]})"},
+      {"{1: tensor, '1': tensor}", "}(K\1" + Tensor("0") + Text("1") + Tensor("1") + "u",
+       R"({"__python__":"dict","items":[[1,R(1)],["1",R("1")]]})"},
+      {"{'1': tensor, 1: tensor}", "}(" + Text("1") + Tensor("0") + "K\1" + Tensor("1") + "u",
+       R"({"__python__":"dict","items":[["1",R(1)],[1,R( 1)]]})"},
+      {"{'a.b': tensor, 'a': {'b': tensor}}",
+       "}(" + Text("a.b") + Tensor("0") + Text("a") + "}" + Text("b") + Tensor("1") + "su",
+       R"({"a.b":R(a.b),"a":{"b":R(a.b~2)}})"},
+      {"{'a\\0': tensor}", "}" + Text("a\0"s) + Tensor("0") + "s", R"({"a\u0000":R(a\0)})"},
+      {"Counter(a=tensor)", "ccollections\nCounter\n}" + Text("a") + Tensor("0") + "s\x85R",
+       R"({"__python__":"Counter","items":[["a",R(a)]]})"},
       {"OrderedDict(a=tensor)", "ccollections\nOrderedDict\n)R" + Text("a") + Tensor("0") + "s",
        R"({"__python__":"OrderedDict","items":[["a",R(a)]]})"},
       {"{'rng': {'cuda': [tensor, tensor], 'py': (3, None)}}",
@@ -88,6 +102,19 @@ TEST(ExtraPartsTest, ANestedValueWithTensorsComesBackAsItWas) {
       if (of_text == nullptr) continue;
       EXPECT_EQ(*back->contents.FindText(key), *of_text) << test.python;
     }
+  }
+}
+
+// "x.a" and the a of "x" have one name, in either order.
+TEST(ExtraPartsTest, APartGivesWayToAnotherExtraValueOfItsName) {
+  const std::string part = Text("x") + "}" + Text("a") + Tensor("0") + "s";
+  const std::string whole = Text("x.a") + Tensor("1");
+  for (const std::string& members : {part + whole, whole + part}) {
+    const std::string pickle = "\x80\x02}(" + Text("model") + "}" + Text("w") + Tensor("w") + "s" + members + "u.";
+    ASSERT_OK_AND_ASSIGN(const TorchState state, ReadState(pickle));
+    EXPECT_EQ(*state.contents.FindText(StateKey::Extra("x")), WithReferences(R"({"a":R(a~2)})"));
+    EXPECT_NE(state.contents.FindTensor(StateKey::Extra("x.a")), nullptr);
+    EXPECT_NE(state.contents.FindTensor(StateKey::Extra("x.a~2")), nullptr);
   }
 }
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_bytes.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/torch_globals.h"
 #include "fsdp/checkpoint/foreign/torch/state/numpy_value.h"
@@ -76,6 +77,9 @@ PythonJson Tagged(const char* tag, const char* member, PythonJson value) {
   return json;
 }
 
+constexpr char kTensorInNoPlace[] =
+    "a storage, or a tensor in a set, in a key or in an argument: save tensors in dicts and lists";
+
 // Estimated bytes of a value in an array of JSON, and of its text; the surplus of a string, and of an object with a
 // tag.
 constexpr int64_t kValueBytes = sizeof(PythonJson);
@@ -132,13 +136,13 @@ class Converter {
       case Kind::kObject:
         break;
     }
-    return Refused(value, "a storage outside of a tensor");
+    return NotKept(value, kTensorInNoPlace, /*is_tensor=*/true);
   }
 
  private:
-  static absl::Status Refused(PickleValue value, const std::string& what) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("byte ", value.place(), " of the pickle: ", what, " cannot be kept"));
+  // A value that has no form here: an object, which is named and left out like one of another class.
+  absl::StatusOr<PythonJson> NotKept(PickleValue value, const std::string& what, bool is_tensor = false) {
+    return ObjectOfPickle(value, absl::StrCat("byte ", value.place(), " of the pickle: ", what), is_tensor, budget_);
   }
 
   static std::string Hex(std::string_view bytes) { return absl::BytesToHexString({bytes.data(), bytes.size()}); }
@@ -157,7 +161,9 @@ class Converter {
     FSDP_RETURN_IF_ERROR(TakeTagged(value));
     FSDP_RETURN_IF_ERROR(budget_.Take(value, nbytes, 6 * nbytes));
     PythonJson json = Tagged(IsTorchGlobal(name) ? tag : kObjectTag, "name", name);
-    if (json[kPythonTag] == kObjectTag) json["place"] = value.place();
+    if (json[kPythonTag] != kObjectTag) return json;
+    json["place"] = value.place();
+    if (IsTensorGlobal(name)) json["tensor"] = true;
     return json;
   }
 
@@ -167,13 +173,17 @@ class Converter {
     return Tagged(tag, "items", std::move(items));
   }
 
-  // Takes the memory of a string, of its text, and of parsing that text as JSON, before copying the string.
+  static bool IsPlainText(PickleValue value) {
+    const TextMeasure measure = Measure(value.text());
+    return measure.is_utf8 && !measure.has_surrogates;
+  }
+
+  // Takes the memory of a plain string, of its text, and of parsing that text as JSON, before copying the string.
   absl::Status TakeText(PickleValue value) {
     const std::string_view text = value.text();
     const auto nbytes = static_cast<int64_t>(text.size());
     text_bytes_ += nbytes;
     const TextMeasure measure = Measure(text);
-    if (!measure.is_utf8 || measure.has_surrogates) return Refused(value, "a string that is not UTF-8");
     const int64_t parsed = MayBeJson(text) ? 4 * nbytes + kParsedBytes * measure.parts : 0;
     return budget_.Take(value, kStringBytes + nbytes, kStringBytes + nbytes + measure.escaped + parsed);
   }
@@ -188,7 +198,9 @@ class Converter {
   }
 
   absl::StatusOr<PythonJson> String(PickleValue value) {
-    if (Measure(value.text()).has_surrogates) return TextInHex("str", value);
+    const TextMeasure measure = Measure(value.text());
+    if (measure.has_surrogates) return TextInHex("str", value);
+    if (!measure.is_utf8) return NotKept(value, "a string that is not UTF-8: save it as bytes");
     FSDP_RETURN_IF_ERROR(TakeText(value));
     return PythonJson(std::string(value.text()));
   }
@@ -214,7 +226,7 @@ class Converter {
     bool is_object = true;
     for (int64_t i = 0; i < value.size(); ++i) {
       const PickleValue key = value.member(i).first;
-      is_object = is_object && key.is(Kind::kString) && key.text() != kPythonTag;
+      is_object = is_object && key.is(Kind::kString) && key.text() != kPythonTag && IsPlainText(key);
     }
     FSDP_RETURN_IF_ERROR(budget_.Take(value, kStringBytes, kStringBytes));
     return is_object ? Object(value, depth) : Pairs("dict", value, depth);
@@ -230,7 +242,8 @@ class Converter {
       FSDP_ASSIGN_OR_RETURN(PythonJson member_json, Convert(member, depth + 1));
       // JSON readers differ in which of two equal names they keep.
       if (!names.insert(key.text()).second) {
-        return Refused(value, absl::StrCat("a dict with ", Quote(key.text()), " twice"));
+        return absl::InvalidArgumentError(absl::StrCat("byte ", value.place(), " of the pickle: a dict with ",
+                                                       Quote(key.text()), " twice cannot be kept"));
       }
       AppendMember(object, std::string(key.text()), std::move(member_json));
     }
@@ -255,7 +268,9 @@ class Converter {
     if (IsPlainObject(value.callee().name())) return PlainObject(value, depth);
     if (!IsTorchGlobal(value.callee().name())) return Named(kObjectTag, value, ClassOf(value));
     // JSON has no place for the state, and a value without it would be a different one.
-    if (value.has_state()) return Refused(value, absl::StrCat(Quote(value.callee().name()), " with a state"));
+    if (value.has_state()) {
+      return NotKept(value, absl::StrCat(Quote(value.callee().name()), " with a state cannot be kept"));
+    }
     if (value.is_call("_codecs.encode")) return Bytes("bytes", value, value);
     if (IsCallOfBuiltin(value, "bytearray")) return ByteArray(value);
     if (IsCallOfBuiltin(value, "complex")) return TaggedItems("complex", value.arguments(), depth);
@@ -285,7 +300,8 @@ class Converter {
   absl::StatusOr<PythonJson> Bytes(const char* tag, PickleValue value, PickleValue from) {
     FSDP_RETURN_IF_ERROR(budget_.Take(value, MaxBytesOfPickle(from), 0));  // before they are copied
     const std::optional<std::string> bytes = BytesOfPickle(from);
-    return bytes ? TextInHex(tag, value, bytes) : Refused(value, "a string in an encoding other than Latin-1");
+    return bytes ? TextInHex(tag, value, bytes)
+                 : NotKept(value, "bytes in an encoding other than Latin-1 cannot be kept");
   }
 
   // bytearray(), bytearray(bytes) or, before Python 3.8, bytearray(text, "latin-1").
@@ -300,7 +316,8 @@ class Converter {
       const std::optional<std::string> bytes = Latin1(first.text());
       if (bytes) return TextInHex("bytearray", value, bytes);
     }
-    return Refused(value, absl::StrCat("a bytearray of ", std::string(PickleKindName(first.kind()))));
+    return NotKept(value,
+                   absl::StrCat("a bytearray of ", std::string(PickleKindName(first.kind())), " cannot be kept"));
   }
 
   // A scalar or an array of numpy; an object, if its bytes have no simple meaning.
@@ -318,6 +335,15 @@ class Converter {
 };
 
 }  // namespace
+
+absl::StatusOr<PythonJson> ObjectOfPickle(PickleValue value, const std::string& what, bool is_tensor,
+                                          PickleBudget& budget) {
+  const auto nbytes = static_cast<int64_t>(what.size());
+  FSDP_RETURN_IF_ERROR(budget.Take(value, kTaggedBytes + nbytes, kTaggedBytes + kStringBytes + 6 * nbytes));
+  PythonJson json = Tagged(kObjectTag, "what", what);
+  if (is_tensor) json["tensor"] = true;
+  return json;
+}
 
 absl::StatusOr<PythonJson> JsonOfPickle(PickleValue value, PickleBudget& budget) {
   return Converter(budget).Convert(value, 0);

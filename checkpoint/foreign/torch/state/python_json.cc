@@ -94,6 +94,16 @@ PythonJson ParsePythonJson(const std::string& text) {
   return PythonJson::parse(text, nullptr, /*allow_exceptions=*/false);
 }
 
+const PythonJson* FindObject(const PythonJson& json) {
+  if (!json.is_structured()) return nullptr;
+  const auto tag = json.is_object() ? json.find(kPythonTag) : json.end();
+  if (tag != json.end() && *tag == kObjectTag) return &json;
+  for (const PythonJson& item : json) {
+    if (const PythonJson* const found = FindObject(item)) return found;
+  }
+  return nullptr;
+}
+
 void AppendMember(PythonJson& object, std::string name, PythonJson value) {
   auto& members = object.get_ref<PythonJson::object_t&>();
   static_cast<PythonJson::object_t::Container&>(members).emplace_back(std::move(name), std::move(value));

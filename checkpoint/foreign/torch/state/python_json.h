@@ -34,7 +34,8 @@ using PythonJson = nlohmann::ordered_json;  // keeps the order of dicts
 inline constexpr char kPythonTag[] = "__python__";
 
 // The tag of an object of any other class: {"__python__": "object", "name": "argparse.Namespace", "place": 57}, at that
-// byte of its pickle. It has no value, and is never part of a text: torch_objects.h takes it out of a tree.
+// byte of its pickle. It has no value, and is never part of a text: torch_objects.h takes it out of a tree. "what"
+// describes, in place of both, a value that has no form here; "tensor": true is a tensor in a form that is not read.
 inline constexpr char kObjectTag[] = "object";
 
 // The tag of a part of an extra value that is an entry of the state dict (extra_parts.h):
@@ -44,9 +45,14 @@ inline constexpr char kReferenceTag[] = "reference";
 // Deeper values are refused; the JSON of a value nests up to three times as deeply.
 inline constexpr int kMaxPythonDepth = 48;
 
-// kInvalidArgument names a value that has no such form (a tensor, an object with a state) and its byte of the pickle;
-// kResourceExhausted a value that is too large or deep. Takes the memory of the JSON and its text from `budget`.
+// A value that has no such form (a tensor, an object with a state) is an object. kInvalidArgument for a dict that has a
+// key twice; kResourceExhausted for a value that is too large or deep. Takes the memory of the JSON and its text from
+// `budget`.
 absl::StatusOr<PythonJson> JsonOfPickle(PickleValue value, PickleBudget& budget);
+
+// The object that `what` describes, with its byte of the pickle, in place of `value`.
+absl::StatusOr<PythonJson> ObjectOfPickle(PickleValue value, const std::string& what, bool is_tensor,
+                                          PickleBudget& budget);
 
 // True if `text` begins as JSON does, so that TextOfPython has to parse it.
 bool MayBeJson(std::string_view text);
@@ -54,6 +60,9 @@ bool MayBeJson(std::string_view text);
 // Parses `text`. Returns a discarded value (is_discarded()) if it is not JSON or is nested deeper than JsonOfPickle
 // allows.
 PythonJson ParsePythonJson(const std::string& text);
+
+// The first object (kObjectTag) in `json`, or null.
+const PythonJson* FindObject(const PythonJson& json);
 
 // Adds a member that `object` does not have, without searching for it: dicts may have a million.
 void AppendMember(PythonJson& object, std::string name, PythonJson value);

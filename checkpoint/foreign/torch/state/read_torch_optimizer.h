@@ -36,6 +36,7 @@ struct TorchStateOptions {
   bool model_only = false;  // skip the optimizer of a file that also has a model, even one that cannot be read
   // Leave out objects of Python classes (torch_objects.h); otherwise they are an error.
   bool skip_objects = false;
+  bool skip_weights = false;         // also tensors of the model in forms that are not read
   std::vector<TensorRole> map = {};  // TensorSourceOptions::map
 };
 

@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
+#include "fsdp/checkpoint/foreign/torch/state/branch_facts.h"
 
 namespace fsdp {
 namespace {
@@ -30,16 +31,6 @@ std::string TagOf(const PythonJson& json) {
   return json.is_object() && tag != json.end() && tag->is_string() ? tag->get<std::string>() : "";
 }
 
-// The first object in `json`, or null.
-const PythonJson* FindObject(const PythonJson& json) {
-  if (TagOf(json) == kObjectTag) return &json;
-  if (!json.is_structured()) return nullptr;
-  for (const PythonJson& item : json) {
-    if (const PythonJson* const found = FindObject(item)) return found;
-  }
-  return nullptr;
-}
-
 bool HoldsObject(const TorchNode& node) {
   if (node.kind() == Kind::kValue) return FindObject(node.value()) != nullptr;
   return std::any_of(node.members().begin(), node.members().end(),
@@ -53,7 +44,9 @@ class ObjectTaker {
   void TakeFrom(TorchNode& node, const std::string& path) {
     if (!HoldsObject(node)) return;
     if (node.kind() == Kind::kValue) {
-      node = TorchNode::Value(Without(node.value(), path).value_or(PythonJson()));
+      TorchNode left = TorchNode::Value(Without(node.value(), path).value_or(PythonJson()));
+      left.TakeForm(node);
+      node = std::move(left);
       return;
     }
     TorchNode kept;
@@ -61,7 +54,9 @@ class ObjectTaker {
     const bool is_list = node.is_list;
     (void)node.Consume([&](const std::string& name, TorchNode& member) {
       const bool is_object = member.kind() == Kind::kValue && !HoldsMore(member.value());
+      keys_.push_back(name);
       TakeFrom(member, Joined(path, name));
+      keys_.pop_back();
       if (!is_object || is_list) kept.Add(name, std::move(member));
       return absl::OkStatus();
     });
@@ -86,7 +81,7 @@ class ObjectTaker {
     const PythonJson* const object = FindObject(json);
     if (object == nullptr) return json;
     if (!IsContainer(json)) {
-      objects_.push_back({path, object->value("name", std::string()), object->value("place", int64_t{0})});
+      Add(path, *object);
       return std::nullopt;
     }
     const std::string tag = TagOf(json);
@@ -122,8 +117,7 @@ class ObjectTaker {
     for (const PythonJson& pair : pairs) {
       const std::string name = pair[0].is_string() ? pair[0].get<std::string>() : pair[0].dump();
       if (const PythonJson* const object = FindObject(pair[0])) {
-        objects_.push_back(
-            {Joined(path, "a key"), object->value("name", std::string()), object->value("place", int64_t{0})});
+        Add(Joined(path, "a key"), *object);
         continue;
       }
       std::optional<PythonJson> left = Without(pair[1], Joined(path, name));
@@ -132,16 +126,45 @@ class ObjectTaker {
     return kept;
   }
 
+  void Add(const std::string& path, const PythonJson& object) {
+    TorchObject& added = objects_.emplace_back();
+    added.path = path;
+    added.global = object.value("name", std::string());
+    added.place = object.value("place", int64_t{0});
+    added.what = object.value("what", std::string());
+    added.is_tensor = object.value("tensor", false);
+    if (added.is_tensor) added.keys = keys_;
+  }
+
   std::vector<TorchObject> objects_;
+  std::vector<std::string> keys_;  // of the node that is walked
 };
+
+constexpr char kGoWithout[] = "; set TensorSourceOptions::skip_links to go without them";
+
+// True for a tensor in a dict with the usual name of a model.
+bool HasNameOfModel(const TorchObject& object) {
+  return std::any_of(object.keys.begin(), object.keys.end(), IsUsualModelName);
+}
+
+absl::Status Refuse(const char* what, const std::vector<TorchObject>& objects, const char* advice) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, " are not read, and nothing was executed: ", absl::StrJoin(DescribeObjects(objects), ", "), advice));
+}
 
 }  // namespace
 
+std::string TorchObject::Kind() const { return what.empty() ? absl::StrCat("an object of ", Quote(global)) : what; }
+
 std::string TorchObject::ToString() const {
+  const std::string name = path.empty() ? "the whole file" : Quote(path);
+  if (!what.empty()) return absl::StrCat(name, " (", what, ")");
   const std::string_view advice = AdviceOnGlobal(global);
-  return absl::StrCat(
-      path.empty() ? "the whole file" : Quote(path), " (an object of ", Quote(global), ", byte ", place,
-      " of the pickle: ", advice.empty() ? "save plain values of it, such as vars(object)" : std::string(advice), ")");
+  return absl::StrCat(name, " (", Kind(), ", byte ", place, " of the pickle: ",
+                      !advice.empty() ? std::string(advice)
+                      : is_tensor     ? "a tensor in a form that is not read: save it as a plain tensor"
+                                      : "save plain values of it, such as vars(object)",
+                      ")");
 }
 
 std::vector<TorchObject> TakeObjects(TorchNode& root) {
@@ -152,12 +175,27 @@ std::vector<TorchObject> TakeObjects(TorchNode& root) {
 
 absl::Status RefuseObjects(const std::vector<TorchObject>& objects) {
   const bool is_whole = objects.size() == 1 && objects[0].path.empty();
-  return absl::InvalidArgumentError(
-      absl::StrCat("objects of Python classes are not read, and nothing was executed: ",
-                   absl::StrJoin(DescribeObjects(objects), ", "),
-                   is_whole ? ""
-                            : "; set TensorSourceOptions::skip_links to go without them, or read only the model "
-                              "(TensorSourceOptions::model_only)"));
+  const bool are_tensors = std::all_of(objects.begin(), objects.end(), [](const auto& o) { return o.is_tensor; });
+  const bool has_weights = std::any_of(objects.begin(), objects.end(), HasNameOfModel);
+  return Refuse(are_tensors ? "tensors in other forms" : "objects of Python classes", objects,
+                is_whole      ? ""
+                : has_weights ? kGoWithout
+                              : "; set TensorSourceOptions::skip_links to go without them, or read only the model "
+                                "(TensorSourceOptions::model_only)");
+}
+
+absl::Status CheckHoldsNoWeights(const std::vector<TorchObject>& objects, const TreePlace& top, int models) {
+  std::vector<TorchObject> weights;
+  for (const TorchObject& object : objects) {
+    if (!object.is_tensor) continue;
+    TreePlace place = top;
+    for (size_t i = 0; i < object.keys.size(); ++i) {
+      place = i + 1 < object.keys.size() ? place.Inside(object.keys[i]) : place.OfTensor(object.keys[i]);
+    }
+    if (place.is_model() || HasNameOfModel(object) || models == 0) weights.push_back(object);
+  }
+  if (weights.empty()) return absl::OkStatus();
+  return Refuse("tensors of the model in other forms", weights, kGoWithout);
 }
 
 std::vector<std::string> DescribeObjects(const std::vector<TorchObject>& objects) {

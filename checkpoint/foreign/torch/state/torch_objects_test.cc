@@ -90,6 +90,110 @@ TEST(TorchObjectsTest, AFileThatIsOneObjectIsRefusedInEveryWayOfReading) {
                                                          HasSubstr("state_dict()"), Not(HasSubstr("skip_links")))));
 }
 
+std::string Text(const std::string& text) { return "X"s + static_cast<char>(text.size()) + "\0\0\0"s + text; }
+
+// A float32 [2] in storage `key`; `more` is another argument.
+std::string Tensor(const std::string& key, const std::string& more = "") {
+  return "ctorch._utils\n_rebuild_tensor_v2\n((" + Text("storage") + "ctorch\nFloatStorage\n" + Text(key) +
+         Text("cpu") + "K\2tQK\0K\2\x85K\1\x85\x89"s + "ccollections\nOrderedDict\n)R" + more + "tR";
+}
+
+// Tensors in forms that are not read, in short: only the function and its class count.
+std::vector<std::string> OtherForms() {
+  return {
+      "ctorch._utils\n_rebuild_sparse_tensor\n)R",           // torch.eye(2).to_sparse()
+      "ctorch._utils\n_rebuild_qtensor\n)R",                 // torch.quantize_per_tensor
+      "ctorch._utils\n_rebuild_meta_tensor_no_storage\n)R",  // device="meta"
+      "ctorch._utils\n_rebuild_nested_tensor\n)R",
+      "cmylib\nFloat8Tensor\n)R",
+      // A subclass, and conj().
+      "ctorch._tensor\n_rebuild_from_type_v2\n(ctorch._utils\n_rebuild_tensor_v2\ncmylib\nMask\n)}tR",
+      Tensor("1", "}" + Text("conj") + "\x88s"),
+  };
+}
+
+// {`key`: {"w.weight": tensor}, `other`: {"x": the value that `value` pushes}}; one dict if the keys are equal.
+std::string Model(const std::string& key, const std::string& other, const std::string& value) {
+  const std::string model = "\x80\x02}(" + Text(key) + "}(" + Text("w.weight") + Tensor("0");
+  return model + (key == other ? "" : "u" + Text(other) + "}(") + Text("x") + value + "uu.";
+}
+
+absl::StatusOr<TorchState> StateOf(const std::string& pickle, const TorchStateOptions& options) {
+  absl::StatusOr<TorchTree> tree = ParseTorchTree(pickle);
+  if (!tree.ok()) return tree.status();
+  const TorchTensors& tensors = tree->tensors;
+  const TorchLeafTypes types(static_cast<int64_t>(tensors.size()), [&tensors](int i) {
+    return TorchLeafType{tensors.dtype(i), tensors.shape(i)};
+  });
+  return StateOfTree(std::move(tree->root), types, options);
+}
+
+TEST(TorchObjectsTest, ATensorInAnotherFormDoesNotLockTheModelNextToIt) {
+  for (const std::string& form : OtherForms()) {
+    const std::string pickle = Model("model", "cache", form);
+    EXPECT_THAT(StateOf(pickle, {}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("tensors in other forms are not read"), HasSubstr("\"cache.x\" ("),
+                               HasSubstr("TensorSourceOptions::model_only"))))
+        << form;
+    const absl::StatusOr<TorchState> state = StateOf(pickle, {.model_only = true, .skip_objects = true});
+    ASSERT_OK(state) << form;
+    EXPECT_NE(state->contents.FindTensor(StateKey::Model("w.weight")), nullptr) << form;
+    EXPECT_THAT(state->left_out, ElementsAre(HasSubstr("\"cache.x\""))) << form;
+  }
+}
+
+// A part of a model must not pass for the whole.
+TEST(TorchObjectsTest, ATensorOfTheModelInAnotherFormIsLeftOutOnlyWhenAskedFor) {
+  const TorchStateOptions only_model = {.model_only = true, .skip_objects = true};
+  for (const std::string& form : OtherForms()) {
+    for (const std::string& pickle : {Model("model", "model", form), Model("net", "net", form)}) {
+      EXPECT_THAT(StateOf(pickle, only_model),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           AllOf(HasSubstr("tensors of the model in other forms are not read"), HasSubstr(".x\" ("),
+                                 HasSubstr("TensorSourceOptions::skip_links"), Not(HasSubstr("model_only")))))
+          << form;
+      const absl::StatusOr<TorchState> state = StateOf(pickle, {.skip_objects = true, .skip_weights = true});
+      ASSERT_OK(state) << form;
+      EXPECT_THAT(state->left_out, ElementsAre(HasSubstr(".x\""))) << form;
+    }
+  }
+  // What is left is no model, or another one.
+  EXPECT_THAT(StateOf(Model("ema", "model", OtherForms()[0]), only_model),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"model.x\"")));
+  EXPECT_THAT(StateOf(Dict(OtherForms()[0]), only_model),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("\"x\"")));
+}
+
+TEST(TorchObjectsTest, ATensorInAPlaceForNoTensorIsNamed) {
+  const std::string storage = "(" + Text("storage") + "ctorch\nFloatStorage\n" + Text("1") + Text("cpu") + "K\2tQ";
+  const struct {
+    const char* python;
+    std::string value;
+    const char* path;
+  } cases[] = {{"{tensor, 7}", "c__builtin__\nset\n](" + Tensor("1") + "K\7e\x85R", "\"cache.x.0\""},
+               {"{tensor: 1}", "}" + Tensor("1") + "K\1s", "\"cache.x.a key\""},
+               {"{Color(1): tensor}", "}c__main__\nColor\nK\1\x85R" + Tensor("1") + "s", "\"cache.x.a key at byte "},
+               {"storage", storage, "\"cache.x\""}};
+  for (const auto& test : cases) {
+    const absl::StatusOr<TorchState> state =
+        StateOf(Model("model", "cache", test.value), {.model_only = true, .skip_objects = true});
+    ASSERT_OK(state) << test.python;
+    EXPECT_NE(state->contents.FindTensor(StateKey::Model("w.weight")), nullptr) << test.python;
+    EXPECT_THAT(state->left_out, ElementsAre(HasSubstr(test.path))) << test.python;
+  }
+}
+
+// Regression: the key 7 of what was around an object became "7".
+TEST(TorchObjectsTest, AKeyStaysWhatItIsWhereItsValueHadAnObject) {
+  const std::string value = "}(K\7](" + kNamespace + "K\1eK\x08" + Tensor("1") + "u";
+  ASSERT_OK_AND_ASSIGN(TorchTree tree, ParseTorchTree(Model("model", "cache", value)));
+  ASSERT_EQ(TakeObjects(tree.root).size(), 1);
+  const TorchNode* const x = tree.root.Find("cache")->Find("x");
+  EXPECT_TRUE(x->Find("7")->has_json_name);
+  EXPECT_EQ(x->Find("7")->value().dump(), "[null,1]");
+}
+
 TEST(TorchObjectsTest, AHundredOfManyObjectsAreNamed) {
   std::string objects = "](";
   for (int i = 0; i < 103; ++i) objects += kNamespace;

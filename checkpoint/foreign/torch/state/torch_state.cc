@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/checkpoint/foreign/torch/state/counted_note.h"
 #include "fsdp/checkpoint/foreign/torch/state/divided_value.h"
 #include "fsdp/checkpoint/foreign/torch/state/flat_model.h"
 #include "fsdp/checkpoint/foreign/torch/state/model_names.h"
@@ -36,11 +37,6 @@ namespace fsdp {
 namespace {
 
 using Kind = TorchNode::Kind;
-
-bool HoldsTensor(const TorchNode& node) {
-  return node.kind() == Kind::kTensor || std::any_of(node.members().begin(), node.members().end(),
-                                                     [](const auto& member) { return HoldsTensor(member.second); });
-}
 
 // Views can claim any size; within this limit sums of bytes do not overflow.
 absl::Status CheckTotal(const TorchLeafTypes& tensors) {
@@ -70,8 +66,9 @@ std::string Described(const TorchNode& root, const TorchLeafTypes& tensors) {
 // parameters and optimizers are set aside, because they need all names of the model.
 class StateBuilder {
  public:
-  StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options)
-      : tensors_(tensors), options_(options), step_(tensors, options.read) {
+  // `objects`: those that were taken out of the tree.
+  StateBuilder(const TorchLeafTypes& tensors, const TorchStateOptions& options, const std::vector<TorchObject>& objects)
+      : tensors_(tensors), options_(options), objects_(objects), step_(tensors, options.read) {
     // Reserves some extra for texts: growing past the reservation would hold two copies of the array. Unused capacity
     // is never touched.
     const size_t room = tensors.size() + tensors.size() / 8 + 64;
@@ -89,6 +86,7 @@ class StateBuilder {
     FSDP_ASSIGN_OR_RETURN(TorchLayout layout, LayoutOf(root, tensors_, options_.map));
     state_.layout = std::move(layout.description);
     const TreePlace top = {.branch = &layout.root, .role = layout.root.role, .model = &layout.root};
+    if (!options_.skip_weights) FSDP_RETURN_IF_ERROR(CheckHoldsNoWeights(objects_, top, layout.models));
     SeeNames(top, root);
     FSDP_RETURN_IF_ERROR(AddMembers(top, root));
     FSDP_RETURN_IF_ERROR(ReplaceFlatParameters(flats_, tensors_, options_, state_));
@@ -110,6 +108,8 @@ class StateBuilder {
     if (const std::string note = step_.note(); !note.empty()) notes.push_back(note);
     nested_.AddNote(" tensor is in dicts", " tensors are in dicts",
                     " or lists inside of a model, and named by the path: ", notes);
+    keys_.AddNote(" key of a model that is no text became one", " keys of a model that are no texts became texts",
+                  ", such as ", notes);
     moments_.AddNote(" tensor", " tensors", " of the model named as an optimizer's state, such as ", notes);
     unused_.AddNote(" value None", " values None", " of the optimizer's state left out, such as ", notes);
     parameters_.AddNote(" extra value is a torch.nn.Parameter, read as a tensor",
@@ -122,19 +122,6 @@ class StateBuilder {
   struct SeenModel {
     const TorchBranch* branch = nullptr;
     ModelNames names;
-  };
-
-  // Things that become one note, with the name of the first.
-  struct Counted {
-    void Add(const std::string& name) {
-      if (count++ == 0) first = name;
-    }
-    void AddNote(const char* one, const char* several, const char* rest, std::vector<std::string>& notes) const {
-      if (count > 0) notes.push_back(absl::StrCat(count, count == 1 ? one : several, rest, Quote(first)));
-    }
-
-    int64_t count = 0;
-    std::string first;
   };
 
   ModelNames& NamesOf(const TorchBranch* model) {
@@ -163,12 +150,14 @@ class StateBuilder {
   // module, an extra value.
   absl::Status AddMembers(const TreePlace& place, TorchNode& node) {
     if (place.branch != nullptr && place.branch->is_optimizer) FSDP_RETURN_IF_ERROR(TakeOptimizer(place, node));
+    parts_.Reserve(place, node);
     return node.Consume([&](const std::string& key, TorchNode& member) -> absl::Status {
       const bool is_tensor = member.kind() == Kind::kTensor;
       const TreePlace inner = is_tensor ? place.OfTensor(key) : place.Inside(key);
       if (is_tensor && inner.is_model()) {
         if (place.role == Role::kTopModel) FSDP_RETURN_IF_ERROR(step_.Add(inner.path, key, place.depth, member));
         if (inner.name != key) nested_.Add(inner.path);
+        if (member.has_json_name) keys_.Add(inner.path);
         return AddModelTensor(inner, member.tensor());
       }
       const bool is_optimizer = inner.branch != nullptr && inner.branch->is_optimizer;
@@ -253,9 +242,14 @@ class StateBuilder {
   // Values become texts and tensors stay tensors; a container with a tensor is divided (extra_parts.h).
   absl::Status AddExtra(const std::string& name, const TorchNode& node) {
     const StateKey key = StateKey::Extra(name);
+    if (options_.model_only && state_.contents.contains(key)) return absl::OkStatus();  // nobody reads it
     if (node.kind() == Kind::kTensor) return AddTensor(key, node.tensor());
     if (HoldsTensor(node)) {
-      const auto add = [this](const std::string& part, const TorchNode& child) { return AddExtra(part, child); };
+      const auto add = [this](const std::string& path, const TorchNode& child) -> absl::StatusOr<std::string> {
+        std::string part = parts_.NameOf(path, state_.contents);
+        FSDP_RETURN_IF_ERROR(AddExtra(part, child));
+        return part;
+      };
       FSDP_ASSIGN_OR_RETURN(std::string text, DivideValue(name, node, add));
       if (state_.contents.contains(key)) return Twice(key);
       state_.contents.Set(key, std::move(text));
@@ -326,6 +320,7 @@ class StateBuilder {
 
   const TorchLeafTypes& tensors_;
   const TorchStateOptions& options_;
+  const std::vector<TorchObject>& objects_;
   TorchState state_;
   TrainingStep step_;
   std::vector<SeenModel> models_;                 // in the order of the file
@@ -333,11 +328,13 @@ class StateBuilder {
   std::vector<uint32_t> first_names_;             // by identity: entry of state_.contents, from 1; 0: unseen
   std::vector<FlatTensor> flats_;
   std::vector<FoundOptimizer> optimizers_;
-  Counted nested_;      // tensors in dicts and lists of a model
-  Counted moments_;     // tensors of models, with names of optimizer state
-  Counted unused_;      // values None of optimizers
-  Counted parameters_;  // extra values that were parameters
-  Counted attributes_;  // extra values that were tensors with attributes
+  PartNames parts_;         // of extra values
+  CountedNote nested_;      // tensors in dicts and lists of a model
+  CountedNote keys_;        // tensors of models whose keys are no texts
+  CountedNote moments_;     // tensors of models, with names of optimizer state
+  CountedNote unused_;      // values None of optimizers
+  CountedNote parameters_;  // extra values that were parameters
+  CountedNote attributes_;  // extra values that were tensors with attributes
 };
 
 }  // namespace
@@ -388,7 +385,7 @@ absl::StatusOr<TorchState> StateOfTree(TorchNode root, const TorchLeafTypes& ten
   const std::vector<TorchObject> objects = TakeObjects(root);
   const bool is_whole = !objects.empty() && objects[0].path.empty();
   if (is_whole || (!objects.empty() && !options.skip_objects)) return RefuseObjects(objects);
-  FSDP_ASSIGN_OR_RETURN(TorchState state, StateBuilder(tensors, options).Build(std::move(root)));
+  FSDP_ASSIGN_OR_RETURN(TorchState state, StateBuilder(tensors, options, objects).Build(std::move(root)));
   state.left_out = DescribeObjects(objects);
   return state;
 }

@@ -18,6 +18,7 @@
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
+#include "fsdp/checkpoint/foreign/torch/state/dict_key.h"
 #include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 
 namespace fsdp {
@@ -60,9 +61,16 @@ class TreeBuilder {
     FSDP_RETURN_IF_ERROR(
         budget_.Take(value, is_taken ? 0 : kTensorBytes, kLaterTensorBytes + kLaterNames * path_bytes_));
     const int64_t before = is_taken ? 0 : tensors_.memory();
-    FSDP_ASSIGN_OR_RETURN(const uint32_t tensor, tensors_.Add(value));
+    const absl::StatusOr<uint32_t> tensor = tensors_.Add(value);
+    // A form that is not read must not lock the values around it.
+    if (absl::IsInvalidArgument(tensor.status())) {
+      const std::string what(tensor.status().message());
+      FSDP_ASSIGN_OR_RETURN(PythonJson json, ObjectOfPickle(value, what, /*is_tensor=*/true, budget_));
+      return TorchNode::Value(std::move(json));
+    }
+    FSDP_RETURN_IF_ERROR(tensor.status());
     if (!is_taken) FSDP_RETURN_IF_ERROR(budget_.Take(value, std::max<int64_t>(tensors_.memory() - before, 0), 0));
-    return TorchNode::Tensor(static_cast<int>(tensor));
+    return TorchNode::Tensor(static_cast<int>(*tensor));
   }
 
   // True if a tensor is reachable from `value`. Memoized, so each value is walked once and not once for each reference.
@@ -92,21 +100,19 @@ class TreeBuilder {
   absl::StatusOr<TorchNode> BuildDict(PickleValue value, int depth) {
     TorchNode node;
     node.is_ordered = value.dict_type() == PickleDict::kOrdered;
+    node.is_counter = value.dict_type() == PickleDict::kCounter;
     node.Reserve(value.size());
     for (int64_t i = 0; i < value.size(); ++i) {
       const auto [key, member] = value.member(i);
-      // Ids of parameters are ints. Other keys have no unambiguous text, and a name must identify its tensor.
-      if (!key.is(Kind::kString) && !key.is(Kind::kInt)) {
-        return absl::InvalidArgumentError(absl::StrCat("byte ", value.place(),
-                                                       " of the pickle: a dict of tensors with ",
-                                                       std::string(PickleKindName(key.kind())), " for a name"));
-      }
-      const std::string name = key.is(Kind::kString) ? std::string(key.text()) : absl::StrCat(key.integer());
-      FSDP_ASSIGN_OR_RETURN(TorchNode child, BuildMember(name, member, depth));
-      child.has_int_name = key.is(Kind::kInt);
-      if (node.Add(name, std::move(child)) != nullptr) continue;
+      FSDP_ASSIGN_OR_RETURN(DictKey name, DictKeyOf(key, budget_));
+      const TorchNode* const other = node.Find(name.text);
+      if (other != nullptr && other->has_json_name != name.is_json) name.Respell();
+      FSDP_ASSIGN_OR_RETURN(TorchNode child, BuildMember(name.text, member, depth));
+      if (name.object) child = TorchNode::Value(*std::move(name.object));
+      child.has_json_name = name.is_json;
+      if (node.Add(name.text, std::move(child)) != nullptr) continue;
       return absl::DataLossError(
-          absl::StrCat("byte ", value.place(), " of the pickle: a dict has the key ", Quote(name), " twice"));
+          absl::StrCat("byte ", value.place(), " of the pickle: a dict has the key ", Quote(name.text), " twice"));
     }
     return node;
   }
@@ -250,7 +256,8 @@ void TorchNode::TakeForm(const TorchNode& other) {
   is_list = other.is_list;
   is_tuple = other.is_tuple;
   is_ordered = other.is_ordered;
-  has_int_name = other.has_int_name;
+  is_counter = other.is_counter;
+  has_json_name = other.has_json_name;
 }
 
 const PythonJson& TorchNode::value() const {
@@ -324,7 +331,7 @@ absl::StatusOr<PythonJson> TorchNode::ToJson(const TorchLeafTypes& tensors, cons
     } else if (is_list) {
       json.push_back(std::move(value));
     } else {
-      PythonJson key = member.has_int_name ? ParsePythonJson(name) : PythonJson(name);
+      PythonJson key = member.has_json_name ? ParsePythonJson(name) : PythonJson(name);
       json.push_back(PythonJson::array({std::move(key), std::move(value)}));
     }
   }
@@ -333,14 +340,20 @@ absl::StatusOr<PythonJson> TorchNode::ToJson(const TorchLeafTypes& tensors, cons
 }
 
 bool TorchNode::IsPlainDict() const {
-  return !is_list && !is_ordered && std::none_of(members().begin(), members().end(), [](const Member& member) {
-    return member.second.has_int_name || member.first == kPythonTag;
-  });
+  return !is_list && !is_ordered && !is_counter &&
+         std::none_of(members().begin(), members().end(),
+                      [](const Member& member) { return member.second.has_json_name || member.first == kPythonTag; });
 }
 
 const char* TorchNode::Tag() const {
   if (is_list) return is_tuple ? "tuple" : nullptr;
-  return is_ordered ? "OrderedDict" : IsPlainDict() ? nullptr : "dict";
+  return is_ordered ? "OrderedDict" : is_counter ? "Counter" : IsPlainDict() ? nullptr : "dict";
+}
+
+bool HoldsTensor(const TorchNode& node) {
+  return node.kind() == TorchNode::Kind::kTensor ||
+         std::any_of(node.members().begin(), node.members().end(),
+                     [](const auto& member) { return HoldsTensor(member.second); });
 }
 
 absl::Status CheckHoldsNoShards(const TorchTree& tree) {

@@ -119,11 +119,12 @@ class TorchNode {
   int tensor() const { return tensor_; }  // kTensor: the index of the tensor in the tree
   const PythonJson& value() const;        // kValue; null for other kinds
   // Bits, because a state dict has a node for each tensor.
-  bool is_list : 1 = false;       // kBranch: a list or tuple
-  bool is_tuple : 1 = false;      // of a list
-  bool is_ordered : 1 = false;    // of a dict: an OrderedDict
-  bool has_int_name : 1 = false;  // a member of a dict: its key is an int
-  // Takes over the four above, for a copy of `other` with other members.
+  bool is_list : 1 = false;        // kBranch: a list or tuple
+  bool is_tuple : 1 = false;       // of a list
+  bool is_ordered : 1 = false;     // of a dict: an OrderedDict
+  bool is_counter : 1 = false;     // of a dict: a Counter
+  bool has_json_name : 1 = false;  // a member of a dict: its name is the JSON of its key, such as an integer
+  // Takes over the five above, for a copy of `other` with other members.
   void TakeForm(const TorchNode& other);
   // In the order of the file; empty unless this is a branch.
   const std::vector<Member>& members() const;
@@ -162,6 +163,9 @@ class TorchNode {
   std::unique_ptr<PythonJson> value_;
   std::unique_ptr<Branch> branch_;
 };
+
+// True for a tensor, and for a branch with one inside it.
+bool HoldsTensor(const TorchNode& node);
 
 // Deeper nesting is refused: reading recurses, and a hostile file must not choose the depth of the stack.
 inline constexpr int kMaxTorchDepth = 48;

@@ -437,6 +437,26 @@ def save_objects():
         expect(name, model)
 
 
+class Mask(torch.Tensor):
+    pass
+
+
+# Tensors that are not read, and dicts of tensors with any keys.
+def save_other_forms():
+    model = {"w": numbers(2, 3)}
+    eye = torch.eye(2)
+    forms = {"sparse": eye.to_sparse(), "csr": [eye.to_sparse_csr()], "int8": torch.quantize_per_tensor(eye, 0.5, 0, torch.qint8),
+             "meta": torch.empty(2, device="meta"), "nested": torch.nested.nested_tensor([eye, eye]),
+             "mask": eye.as_subclass(Mask), "conj": torch.ones(2, dtype=torch.complex64).conj(), "set": {torch.eye(3), 7},
+             "storage": torch.eye(3).untyped_storage(), "lr": 0.5}
+    torch.save({"model": model, "forms": forms, "step": 3}, HERE / "other_forms.pt")
+    torch.save({"model": {**model, "mask": forms["sparse"]}, "step": 3}, HERE / "sparse_model.pt")
+    by_key = {(0, None): numbers(2), None: numbers(3), True: numbers(1), 0.5: 7, b"b": [numbers(2, 2)]}
+    torch.save({"model": model, "by_key": by_key, "step": 3}, HERE / "other_keys.pt")
+    for name in ("other_forms.pt", "sparse_model.pt", "other_keys.pt"):
+        expect(name, model)
+
+
 # Layouts that have no model and optimizer under the usual names at the top.
 
 class AppState(Stateful):
@@ -538,6 +558,7 @@ def main():
     save_flats()
     save_local_gpt2()
     save_objects()
+    save_other_forms()
     save_layouts()
     save_hostile()
     (HERE / "expected.json").write_text(json.dumps(expected, indent=1) + "\n")
