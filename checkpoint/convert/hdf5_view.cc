@@ -234,7 +234,8 @@ absl::Status WriteImage(const MemoryFile& image, const std::vector<std::pair<int
 absl::StatusOr<Hdf5ViewReport> WriteViewOf(const TensorSource& source, const std::string& path,
                                            const Hdf5ViewOptions& options) {
   if (source.traits().is_hdf5) {
-    return absl::InvalidArgumentError("it is HDF5 already: open its checkpoint.h5");
+    return absl::InvalidArgumentError(
+        absl::StrCat("it is HDF5 already: open ", source.is_ours() ? "its checkpoint.h5" : "it as it is"));
   }
   FSDP_ASSIGN_OR_RETURN(const std::unique_ptr<Hdf5File> file,
                         Hdf5File::Create({.virtual_datasets = true, .describes_all = true, .keeps_order = true}));

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/storage/durable_name.h"
 #include "fsdp/checkpoint/storage/path.h"
@@ -92,7 +93,7 @@ absl::Status StagedPath::Lock() {
   if (absl::IsUnavailable(lock.status())) {
     return absl::UnavailableError(absl::StrCat(destination_, " is being made by another process"));
   }
-  if (!lock.ok()) return lock.status();
+  if (!lock.ok()) return Annotate(lock.status(), absl::StrCat(destination_, " cannot be written"));
   lock_ = *std::move(lock);
   return absl::OkStatus();
 }

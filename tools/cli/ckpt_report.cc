@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
 #include "fsdp/base/problem_json.h"
@@ -28,9 +29,12 @@ std::string WithFlagNames(absl::string_view message) {
 }
 
 absl::Status SuggestForce(const absl::Status& status, const std::string& path) {
+  // A library may put "./" before a name in the working directory.
+  absl::string_view message = status.message();
+  if (!absl::StartsWith(path, "./")) absl::ConsumePrefix(&message, "./");
   // Not for a hidden file of another program, which is an error of the same code.
-  if (!absl::IsAlreadyExists(status) || !absl::StartsWith(status.message(), path + " exists")) return status;
-  return WithMessage(status, absl::StrCat(status.message(), "; --force replaces it"));
+  if (!absl::IsAlreadyExists(status) || !absl::StartsWith(message, path + " exists")) return status;
+  return WithMessage(status, absl::StrCat(message, "; --force replaces it"));
 }
 
 absl::Status CheckAreFiles(const std::vector<std::string>& operands) {

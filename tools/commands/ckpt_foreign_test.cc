@@ -341,6 +341,8 @@ TEST_F(CkptForeignTest, AViewOfOursIsRefusedAndAnOldFileKept) {
   const Outcome outcome = Ckpt({"view", Path("ours"), Path("x.h5")});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.err, HasSubstr("it is HDF5 already: open its checkpoint.h5"));
+  MustCkpt({"convert", TorchTestData("full.pt"), Path("one.h5")});
+  EXPECT_THAT(Ckpt({"view", Path("one.h5"), Path("x.h5")}).err, HasSubstr("it is HDF5 already: open it as it is"));
   WriteFile(Path("x.h5"), "mine");
   EXPECT_EQ(Ckpt({"view", TorchTestData("full.pt"), Path("x.h5")}).status, 1);
   EXPECT_EQ(ReadFile(Path("x.h5")), "mine");

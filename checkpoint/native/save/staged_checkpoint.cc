@@ -24,6 +24,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/annotate.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
@@ -131,7 +132,7 @@ absl::Status StagedCheckpoint::MakeDirectory() {
   absl::Status status;
   for (int attempt = 0; attempt < kAttempts; ++attempt) {
     const std::string path = JoinPath(directory_, StagingName(name_, NewNonce()));
-    FSDP_RETURN_IF_ERROR(files_.MakeDirectory(path));
+    FSDP_RETURN_IF_ERROR(Annotate(files_.MakeDirectory(path), absl::StrCat(destination_, " cannot be written")));
     absl::StatusOr<std::unique_ptr<File>> manifest = files_.OpenLocked(JoinPath(path, kManifestName));
     if (manifest.ok()) {
       path_ = path;
