@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The conformance suite on GPUs, with ranks that are threads: "local", all ranks on GPU 0; "nccl", which needs a GPU
-// for each rank; and "nccl_two_a_host", the same with two consecutive ranks on each simulated host, and blobs and
-// heartbeats between hosts.
+// The conformance suite on GPUs, with ranks that are threads: "local", all ranks on GPU 0; "local_on_gpus" and "nccl",
+// which need a GPU for each rank; and "nccl_two_a_host", as "nccl" with two consecutive ranks on each simulated host,
+// and blobs and heartbeats between hosts.
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/collectives/conformance/conformance.h"
@@ -19,6 +19,7 @@ namespace fsdp {
 namespace {
 
 constexpr char kAcrossHosts[] = "nccl_two_a_host";
+constexpr char kOnGpus[] = "local_on_gpus";
 
 // The parts from which a rank creates its group.
 struct RankParts {
@@ -54,24 +55,25 @@ absl::StatusOr<std::shared_ptr<ProcessGroup>> CreateGroup(const GroupUnderTest& 
 
 }  // namespace
 
-std::vector<std::string> BackendsUnderTest() { return {"local", "nccl", kAcrossHosts}; }
+std::vector<std::string> BackendsUnderTest() { return {"local", kOnGpus, "nccl", kAcrossHosts}; }
 
 absl::Status CanRun(const GroupUnderTest& under_test) {
   FSDP_ASSIGN_OR_RETURN(const int gpus, CudaDeviceCount());
   if (under_test.backend == "local" || gpus >= under_test.size) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("nccl wants ", under_test.size, " GPUs, there are ", gpus));
+  return absl::UnavailableError(
+      absl::StrCat(under_test.backend, " wants ", under_test.size, " GPUs, there are ", gpus));
 }
 
 // The threads first meet in a group of host memory, which RunRanks creates; its split becomes the control group of the
 // backend under test.
 absl::Status RunOnBackend(const GroupUnderTest& under_test, const RankMain& rank_main, absl::Duration timeout) {
   FSDP_RETURN_IF_ERROR(CanRun(under_test));
-  const bool nccl = under_test.backend != "local";
+  const bool nccl = under_test.backend != "local" && under_test.backend != kOnGpus;
   ThreadNetwork network(under_test.size);
   std::vector<std::shared_ptr<Device>> devices;
   for (int r = 0; r < under_test.size; ++r) {
     // NCCL refuses two ranks on one GPU.
-    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(nccl ? r : 0));
+    FSDP_ASSIGN_OR_RETURN(std::shared_ptr<Device> device, CreateCudaDevice(under_test.backend == "local" ? 0 : r));
     devices.push_back(std::move(device));
   }
   std::vector<std::shared_ptr<CudaCommunicator>> locals(devices.size());

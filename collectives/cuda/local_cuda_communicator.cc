@@ -235,6 +235,18 @@ class LocalCudaCommunicator final : public CudaCommunicator {
   std::vector<Post> posts_;  // of the last meeting
 };
 
+// Kernels and copies of GPU `from` may then use the memory of GPU `to`, which is its pool's (cuda_memory.h): access to
+// a pool does not follow cudaDeviceEnablePeerAccess.
+absl::Status AllowPool(int from, int to) {
+  cudaMemPool_t pool;
+  FSDP_RETURN_IF_ERROR(CudaStatus(cudaDeviceGetDefaultMemPool(&pool, to), "cudaDeviceGetDefaultMemPool", to));
+  cudaMemAccessDesc access = {};
+  access.location.type = cudaMemLocationTypeDevice;
+  access.location.id = from;
+  access.flags = cudaMemAccessFlagsProtReadWrite;
+  return CudaStatus(cudaMemPoolSetAccess(pool, &access, 1), "cudaMemPoolSetAccess", to);
+}
+
 // Peer access is set per process and per direction, and another group may have enabled it before. That is not an error
 // here, but CUDA records it as one, which the last call clears.
 absl::Status EnablePeerAccess(int from, int to) {
@@ -247,9 +259,11 @@ absl::Status EnablePeerAccess(int from, int to) {
   }
   FSDP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(from), "cudaSetDevice", from));
   const cudaError_t error = cudaDeviceEnablePeerAccess(to, 0);
-  if (error != cudaErrorPeerAccessAlreadyEnabled) return CudaStatus(error, "cudaDeviceEnablePeerAccess", from);
+  if (error != cudaErrorPeerAccessAlreadyEnabled) {
+    FSDP_RETURN_IF_ERROR(CudaStatus(error, "cudaDeviceEnablePeerAccess", from));
+  }
   cudaGetLastError();
-  return absl::OkStatus();
+  return AllowPool(from, to);
 }
 
 }  // namespace

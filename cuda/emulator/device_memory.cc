@@ -115,12 +115,13 @@ size_t EmulatedMemory::FreeBytes(int device) {
   return kBytesPerDevice - used;
 }
 
-void ToKernelView(void* parameter, size_t nbytes) {
+void ToKernelView(int device, void* parameter, size_t nbytes) {
   auto* bytes = static_cast<std::byte*>(parameter);
   for (size_t i = 0; i + sizeof(void*) <= nbytes; i += sizeof(void*)) {
     void* word;
     std::memcpy(&word, bytes + i, sizeof(word));
-    word = EmulatedMemory::Get().KernelView(word);
+    const EmulatedMemory& memory = EmulatedMemory::Get();
+    if (memory.Reaches(device, word)) word = memory.KernelView(word);
     std::memcpy(bytes + i, &word, sizeof(word));
   }
 }

@@ -180,11 +180,20 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
 }
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t* pool, int device) {
-  *pool = nullptr;
+  *pool = reinterpret_cast<cudaMemPool_t>(static_cast<uintptr_t>(device) + 1);
   return Answer(IsDevice(device) ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t, cudaMemPoolAttr, void*) { return Answer(cudaSuccess); }
+
+cudaError_t cudaMemPoolSetAccess(cudaMemPool_t pool, const cudaMemAccessDesc* access, size_t count) {
+  const int owner = static_cast<int>(reinterpret_cast<uintptr_t>(pool)) - 1;
+  for (size_t i = 0; i < count; ++i) {
+    if (!IsDevice(owner) || !IsDevice(access[i].location.id)) return Answer(cudaErrorInvalidValue);
+    EmulatedMemory::Get().Allow(access[i].location.id, owner);
+  }
+  return Answer(cudaSuccess);
+}
 
 cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
   if (!IsDevice(device) || !IsDevice(peer)) return Answer(cudaErrorInvalidDevice);
@@ -193,7 +202,8 @@ cudaError_t cudaDeviceCanAccessPeer(int* can, int device, int peer) {
 }
 
 cudaError_t cudaDeviceEnablePeerAccess(int peer, unsigned) {
-  // Unlike CUDA, enabling it twice is not an error here; callers must accept both.
+  // Unlike CUDA, enabling it twice is not an error here; callers must accept both. As in CUDA, it has no effect on
+  // memory of a pool.
   return Answer(IsDevice(peer) && peer != fsdp::current_device ? cudaSuccess : cudaErrorInvalidDevice);
 }
 
@@ -337,16 +347,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t nbytes, cudaMemcp
   if (stream == nullptr) return Answer(cudaErrorInvalidResourceHandle);
   if (!memory.IsValid(to, nbytes) || !memory.IsValid(from, nbytes)) return Answer(cudaErrorInvalidValue);
   if (!HasDirection(to, from, kind)) return Answer(cudaErrorInvalidMemcpyDirection);
+  if (!memory.Reaches(stream->device(), to) || !memory.Reaches(stream->device(), from)) {
+    return Answer(cudaErrorInvalidValue);
+  }
   ++fsdp::copies;
   stream->Push(
       [to = memory.KernelView(to), from = memory.KernelView(from), nbytes] { std::memmove(to, from, nbytes); });
   return Answer(cudaSuccess);
-}
-
-cudaError_t cudaMemcpyPeerAsync(void* to, int to_device, const void* from, int from_device, size_t nbytes,
-                                cudaStream_t stream) {
-  if (!IsDevice(to_device) || !IsDevice(from_device)) return Answer(cudaErrorInvalidDevice);
-  return cudaMemcpyAsync(to, from, nbytes, cudaMemcpyDeviceToDevice, stream);
 }
 
 cudaError_t cudaMemsetAsync(void* data, int value, size_t nbytes, cudaStream_t stream) {

@@ -18,6 +18,7 @@
 
 #include "fsdp/cuda/emulator/block.h"
 #include "fsdp/cuda/emulator/device_memory.h"
+#include "fsdp/cuda/emulator/runtime.h"
 #include "fsdp/cuda/emulator/source_place.h"
 
 // Words of CUDA C++ without a meaning for a C++ compiler.
@@ -58,7 +59,8 @@ template <typename... Params, typename... Args>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
   static_assert((std::is_trivially_copyable_v<Params> && ...), "CUDA copies a kernel's parameters byte by byte");
   std::tuple<std::remove_cv_t<Params>...> params(std::forward<Args>(args)...);
-  std::apply([](auto&... param) { (fsdp::ToKernelView(&param, sizeof(param)), ...); }, params);
+  const int device = fsdp::EmulatedCurrentDevice();
+  std::apply([device](auto&... param) { (fsdp::ToKernelView(device, &param, sizeof(param)), ...); }, params);
   return fsdp::EmulateKernel(config->stream, reinterpret_cast<const void*>(kernel),
                              {config->gridDim, config->blockDim, config->dynamicSmemBytes},
                              [kernel, params] { std::apply(kernel, params); });
