@@ -5,12 +5,13 @@
 //   kNotStarted --Resume--> kRunnable --__syncthreads--> kAtBarrier --ReleaseBarrier--> kRunnable ... --return--> kDone
 //                                     --warp exchange--> kInWarp    --last lane comes-> kRunnable
 //
-// RunBlock resumes all threads that can run, again and again, until none can. Then all live threads must be at one
-// barrier (the same source location), else the kernel is wrong and the process ends with both places. Fibers are kept
-// from block to block.
+// RunBlock resumes warp after warp, the threads of each again and again until none can run. Then all live threads must
+// be at one barrier (the same source location), else the kernel is wrong and the process ends with both places. Fibers
+// are kept from block to block.
 //
-// The emulator finds: a missing barrier (the order of threads is reversed after each one, so in one of the two orders a
-// value is read before it is written), asynchronous copies without a wait or with a destination that is still read (it
+// The emulator finds: a missing barrier (each warp runs as far ahead of the next as barriers permit, and the order is
+// reversed after each one, so in one of the two orders a value is read before it is written, or overwritten before it
+// is read), asynchronous copies without a wait or with a destination that is still read (it
 // is NaN from the start of a copy to the wait), barriers in divergent code, warp operations with a wrong mask, shared
 // memory read before it is written (it is full of NaN) or written out of bounds. It does not model time, caches, weak
 // memory order, warps that run in lockstep, or blocks that run at the same time: blocks run one after the other, so a
@@ -101,8 +102,18 @@ bool EmulatedBlock::RunBlock(unsigned number) {
 
 bool EmulatedBlock::ResumeAll(bool descending) {
   bool ran = false;
-  for (unsigned i = 0; i < num_threads_ && !trapped_; ++i) {
-    const unsigned thread = descending ? num_threads_ - 1 - i : i;
+  for (size_t i = 0; i < warps_.size(); ++i) {
+    const size_t warp = descending ? warps_.size() - 1 - i : i;
+    while (ResumeWarp(static_cast<unsigned>(warp) * kWarp, descending)) ran = true;
+  }
+  return ran;
+}
+
+bool EmulatedBlock::ResumeWarp(unsigned first, bool descending) {
+  bool ran = false;
+  const unsigned lanes = std::min<unsigned>(kWarp, num_threads_ - first);
+  for (unsigned i = 0; i < lanes && !trapped_; ++i) {
+    const unsigned thread = first + (descending ? lanes - 1 - i : i);
     if (threads_[thread].state != State::kNotStarted && threads_[thread].state != State::kRunnable) continue;
     Resume(thread);
     ran = true;

@@ -124,8 +124,10 @@ class EmulatedBlock {
   const uint64_t* MeetWarp(unsigned mask, uint64_t value, const SourcePlace& place, void (*f)(const uint64_t* values));
   // Runs all threads of a block to their end; false after a trap. Blocks of odd number begin in descending order.
   bool RunBlock(unsigned number);
-  // Resumes each thread that can run, once, by number; false if there was none.
+  // Resumes the threads of each warp, warp after warp, until none can run; false if none could. ResumeWarp resumes each
+  // thread of the warp whose first is `first`, once.
   bool ResumeAll(bool descending);
+  bool ResumeWarp(unsigned first, bool descending);
   void ReleaseBarrier();  // all live threads are at one barrier, or the process ends
   // Resume runs a thread until it waits or returns; Yield, on the fiber, returns control with the new state.
   void Resume(unsigned thread);
