@@ -12,6 +12,7 @@
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/fsdp/model_testutil.h"
 #include "fsdp/fsdp/step_graph_testutil.h"
+#include "fsdp/nn/dropout.h"
 #include "fsdp/optim/adamw.h"
 #include "fsdp/optim/sgd.h"
 #include "gmock/gmock-matchers.h"
@@ -93,6 +94,23 @@ TEST_F(StepGraphTest, ADecisionOfTheHostWithinTheStepIsRefused) {
   EXPECT_THAT(graph->Run(kMaxNorm),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("stream \"compute\": cannot be waited for by the host while its work is captured")));
+}
+
+TEST_F(StepGraphTest, DropoutIsRefusedSinceEveryReplayWouldDropTheSameElements) {
+  ASSERT_OK_AND_ASSIGN(const auto rig, OneRank());
+  Dropout dropout(0.5f);
+  ASSERT_OK_AND_ASSIGN(const auto graph, StepGraph::Create(rig->model(), rig->optimizer(), [&]() -> absl::Status {
+                         FSDP_RETURN_IF_ERROR(rig->ForwardBackward());
+                         Tape tape = rig->model().NewTape();
+                         FSDP_RETURN_IF_ERROR(tape.set_random_state({.seed = 1, .samples = 1}));
+                         FSDP_ASSIGN_OR_RETURN(const Tensor x, tape.Empty(DType::kFloat32, {64}));
+                         return dropout.Forward(x, tape).status();
+                       }));
+  ASSERT_OK(rig->FillBatch(0));
+  for (int step = 0; step < kCaptured; ++step) ASSERT_OK(graph->Run(kMaxNorm));
+  EXPECT_THAT(graph->Run(kMaxNorm), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                             HasSubstr("stream \"compute\": dropout cannot be captured, since each "
+                                                       "replay would drop the same elements")));
 }
 
 TEST_F(StepGraphTest, ParametersThatNoUnitHasAreRefusedByName) {

@@ -16,6 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/cuda/cuda_recording.h"
 #include "fsdp/cuda/cuda_status.h"
 #include "fsdp/cuda/cuda_stream.h"
 #include "fsdp/cuda/kernel_failure.h"
@@ -263,8 +264,13 @@ class CudaLayerOps final : public LayerOps, public DeviceScaledLoss {
           [=](CUstream_st* s) { CudaActivateGatedBackward(kind, grad_out, gate, up, grad_gate, grad_up, s); });
   }
 
-  // A thread computes a block of four random numbers.
+  // A thread computes a block of four random numbers. The mask is the host's choice, which a graph would repeat.
   void DoDropout(const Tensor& x, const DropoutMask& mask, const Tensor& out, Stream& stream) const override {
+    if (CudaRecording* const recording = CudaStream::Of(stream).recording().get(); recording != nullptr) {
+      return recording->Note(OnStream(
+          absl::FailedPreconditionError("dropout cannot be captured, since each replay would drop the same elements"),
+          std::string(stream.name())));
+    }
     Issue("dropout", {&x, &out}, stream, [=](CUstream_st* s) { CudaDropout(x, mask, out, s); });
   }
 
