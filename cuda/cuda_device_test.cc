@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fsdp/base/status_matchers.h"
+#include "fsdp/cuda/stream_hold_testutil.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/tensor.h"
@@ -252,18 +253,22 @@ TEST_F(CudaDeviceTest, WaitsForTheHostAndTheHostForIt) {
   EXPECT_EQ(seen, std::vector<float>(3, 7));
 }
 
+// Work that has not been issued, because it is behind host work, and work that the GPU has not reached.
 TEST_F(CudaDeviceTest, BuffersLiveUntilTheirWorkRan) {
   const auto stream = NewStream("s");
-  Gate gate;
-  stream->Run(gate.Work());
-  {
-    ASSERT_OK_AND_ASSIGN(const Tensor t, Tensor::Empty(*device_, DType::kFloat32, {kMany}));
-    for (int i = 0; i < 200; ++i) device_->ops().Zero(t, *stream);
+  for (const bool behind_host_work : {false, true}) {
+    Gate gate;
+    StreamHold hold;
+    behind_host_work ? stream->Run(gate.Work()) : hold.Stop(*stream);
+    {
+      ASSERT_OK_AND_ASSIGN(const Tensor t, Tensor::Empty(*device_, DType::kFloat32, {kMany}));
+      for (int i = 0; i < 200; ++i) device_->ops().Zero(t, *stream);
+    }
+    EXPECT_EQ(device_->allocated_bytes(), kMany * 4);
+    behind_host_work ? gate.Open() : hold.Release();
+    EXPECT_OK(stream->Synchronize());
+    EXPECT_EQ(device_->allocated_bytes(), 0);
   }
-  EXPECT_EQ(device_->allocated_bytes(), kMany * 4);
-  gate.Open();
-  EXPECT_OK(stream->Synchronize());
-  EXPECT_EQ(device_->allocated_bytes(), 0);
 }
 
 // Protects against host work that blocks the GPU's own queues: more streams than queues, all meeting in host work.

@@ -134,20 +134,31 @@ TEST_F(CudaGraphTest, ACaptureRunsNothing) {
 
 TEST_F(CudaGraphTest, ReplaysFollowEachOtherAndWhatTheOtherStreamsHave) {
   ASSERT_OK_AND_ASSIGN(const auto graph, Capture());
-  Upload(2);
-  graph->Replay();
-  graph->Replay();
-  // On the other stream, after the replay that writes its input, and before the replay that writes it again.
-  device_->ops().ScaleBy({shared_}, input_.Slice({0, 1}), *other_);
   ASSERT_OK_AND_ASSIGN(const Tensor scaled, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
-  device_->ops().CastDivide(shared_, scaled, 1, *other_);
+  ASSERT_OK_AND_ASSIGN(const Tensor two, Tensor::Empty(*device_, DType::kFloat32, {1}));
+  Upload(2);
+  device_->ops().CastDivide(input_.Slice({0, 1}), two, 1, *compute_);
   graph->Replay();
+  graph->Replay();
+  // On the other stream, after the replay that writes its input, and before the replay that writes it again, which has
+  // to wait.
+  StreamHold hold;
+  hold.Stop(*other_);
+  device_->ops().ScaleBy({shared_}, two, *other_);
+  device_->ops().CastDivide(shared_, scaled, 1, *other_);
+  Upload(3);
+  graph->Replay();
+  const Event end = compute_->Record();
+  absl::SleepFor(absl::Milliseconds(20));
+  EXPECT_FALSE(end.Query());
+  hold.Release();
   const std::vector<float> output = Read(output_), total = Read(total_), twice = Read(scaled);
   for (int64_t i = 0; i < kNumel; ++i) {
-    const float input = 2 + static_cast<float>(i % 7);
+    const float before = 2 + static_cast<float>(i % 7), input = before + 1;
     ASSERT_EQ(output[i], input / 3 + input / 7) << i;
-    ASSERT_EQ(total[i], output[i] + output[i] + output[i]) << i;
-    ASSERT_EQ(twice[i], input / 7 * 2) << i;
+    const float added = before / 3 + before / 7;
+    ASSERT_EQ(total[i], added + added + output[i]) << i;
+    ASSERT_EQ(twice[i], before / 7 * 2) << i;
   }
 }
 

@@ -8,6 +8,7 @@
 
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/cuda/cuda_device.h"
+#include "fsdp/cuda/stream_hold_testutil.h"
 #include "fsdp/tensor/host_device.h"
 #include "fsdp/tensor/ops.h"
 #include "fsdp/tensor/ordered_memory.h"
@@ -101,6 +102,44 @@ TEST_F(StreamMemoryTest, WorkOnAnotherStreamKeepsTheMemory) {
   ASSERT_OK(other_->Synchronize());
   ExpectPowers(copies);
   EXPECT_EQ(device_->allocated_bytes(), before_ + 20 * kBytes);
+}
+
+// As above, and the other stream's work has been issued: only its end on the GPU releases the memory.
+TEST_F(StreamMemoryTest, IssuedWorkOnAnotherStreamKeepsTheMemoryUntilItHasRun) {
+  const TensorOps& ops = device_->ops();
+  ASSERT_OK_AND_ASSIGN(const Tensor copy, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
+  StreamHold hold;
+  {
+    const Tensor t = InOrder();
+    ops.CastDivide(ones_, t, 0.5, *compute_);
+    other_->Wait(compute_->Record());
+    hold.Stop(*other_);
+    ops.CastDivide(t, copy, 1, *other_);
+  }
+  ops.Zero(InOrder(), *compute_);
+  ASSERT_OK(compute_->Synchronize());
+  EXPECT_EQ(device_->allocated_bytes(), before_ + 2 * kBytes);
+  hold.Release();
+  EXPECT_EQ(Read(copy, *other_), std::vector<float>(kNumel, 2));
+  EXPECT_EQ(device_->allocated_bytes(), before_ + kBytes);
+}
+
+// The host has dropped it, and the stream has not.
+TEST_F(StreamMemoryTest, MemoryIsForNoOtherStreamBeforeTheWorkThatUsesItHasRun) {
+  const TensorOps& ops = device_->ops();
+  StreamHold hold;
+  hold.Stop(*compute_);
+  Tensor t = InOrder();
+  const void* const address = t.data();
+  ops.CastDivide(ones_, t, 0.5, *compute_);
+  ops.Accumulate(t, ones_, *compute_);
+  t = Tensor();
+  ASSERT_OK_AND_ASSIGN(const Tensor others, Tensor::Empty(*device_, DType::kFloat32, {kNumel}));
+  EXPECT_NE(others.data(), address);
+  ops.Zero(others, *other_);
+  ASSERT_OK(other_->Synchronize());
+  hold.Release();
+  EXPECT_EQ(Read(ones_, *compute_), std::vector<float>(kNumel, 3));
 }
 
 // The stream's thread issues work that is deferred behind host work, and drops its memory.
