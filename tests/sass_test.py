@@ -51,6 +51,10 @@ RULES = [
          needs=("HMMA", "LDSM", "LDGSTS"), max_registers=168),
     Rule("cuda_online_attention_backward", rf"Grad(Queries|Keys)<{H}, 128>", wide_stores=1,
          needs=("HMMA", "LDSM", "LDGSTS")),
+    # Blocks of 1,024 threads, which do not start with more registers.
+    Rule("cuda_norm", "NormMemory<", calls=True, local_memory=True, max_registers=64),
+    Rule("cuda_norm_backward", "BackwardMemory<", calls=True, local_memory=True, max_registers=64),
+    Rule("cuda_column_sums", "AddPartialSums<", calls=True, local_memory=True, max_registers=64),
     # It divides as IEEE requires.
     Rule("cuda_update_kernels", rf"AdamWSlice<{H}>", calls=True, loads_in_flight=2, max_registers=64),
 ]

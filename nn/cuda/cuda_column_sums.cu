@@ -120,7 +120,8 @@ struct Gradients {
 
 // Gradient number blockIdx.y.
 template <typename T>
-__global__ void AddPartialSums(const float* partial, int64_t runs, int64_t columns, Gradients<T> gradients) {
+__global__ void __launch_bounds__(kSumColumns* kSumThreads)
+    AddPartialSums(const float* partial, int64_t runs, int64_t columns, Gradients<T> gradients) {
   T* grad = blockIdx.y == 0 ? gradients.of[0] : gradients.of[1];
   const bool accumulate = blockIdx.y == 0 ? gradients.accumulate[0] : gradients.accumulate[1];
   if (grad == nullptr) return;

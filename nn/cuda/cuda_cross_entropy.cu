@@ -282,7 +282,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) Backward(Rows<T> rows) {
       rows, {rows.statistics[2 * row], rows.statistics[2 * row + 1], rows.targets[row], rows.factor.Get()});
 }
 
-__global__ void MeanLoss(const double* row_losses, int64_t rows, float* loss) {
+__global__ void __launch_bounds__(kLossThreads) MeanLoss(const double* row_losses, int64_t rows, float* loss) {
   double sum = 0;
   for (int64_t row = threadIdx.x; row < rows; row += kLossThreads) sum += row_losses[row];
   sum = BlockSum<kLossThreads>(sum, SharedMemory<WarpSums<double, kLossThreads>>());

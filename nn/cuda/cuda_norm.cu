@@ -181,7 +181,7 @@ __global__ void NormRegisters(Operands<T> o) {
 }
 
 template <bool kRms, typename T>
-__global__ void NormMemory(Operands<T> o) {
+__global__ void __launch_bounds__(kMaxTeamThreads) NormMemory(Operands<T> o) {
   TeamSums<RowSumType<T>, 1> team_sums(SharedMemory<typename TeamSums<RowSumType<T>, 1>::Shared>());
   NormRow<kRms>(o, blockIdx.x, RowInMemory<T>(o, blockIdx.x), team_sums);
 }

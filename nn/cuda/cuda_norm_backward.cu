@@ -243,7 +243,7 @@ __global__ void __launch_bounds__(kBlockThreads, kBlocksPerProcessor) BackwardRe
 
 // Rows in memory, a block for each row of the run; the sums over rows are in memory too, each column its thread's.
 template <bool kRms, typename T>
-__global__ void BackwardMemory(Operands<T> o) {
+__global__ void __launch_bounds__(kMaxTeamThreads) BackwardMemory(Operands<T> o) {
   using Math = RowMath<kRms, T>;
   using Sum = RowSumType<T>;
   RowTeamSums<kRms, T> team_sums(SharedMemory<typename RowTeamSums<kRms, T>::Shared>());

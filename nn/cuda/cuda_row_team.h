@@ -27,6 +27,9 @@
 namespace fsdp {
 
 constexpr int kMaxTeamWarps = 32;
+// Of a row that is in memory. The kernels promise it to nvcc (launch bounds), which may otherwise use so many registers
+// that such a block cannot start.
+constexpr int kMaxTeamThreads = kMaxTeamWarps * kWarpThreads;
 // Warps of a team that keeps its row in registers.
 constexpr int kMaxRegisterWarps = 8;
 
