@@ -257,9 +257,7 @@ __global__ void __launch_bounds__(kRowThreads, 2) Visit(Rows<T> rows, Losses los
     own.Add(pack);
   });
   const float maximum = BlockMax(own.maximum, shared);
-  // A thread without logits above -inf has nothing to scale; if all logits are -inf, scaling would give NaN.
-  const float scaled = own.sum == 0 ? 0 : own.sum * Exp<T>(own.maximum - maximum);
-  const float sum = BlockSum<kRowThreads>(scaled, shared.sums);
+  const float sum = BlockSum<kRowThreads>(own.sum * Exp<T>(own.maximum - maximum), shared.sums);
   if (threadIdx.x == 0) WriteLoss(rows, losses, maximum, sum, target_logit);
   if (rows.grad == nullptr) return;
 
