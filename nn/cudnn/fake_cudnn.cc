@@ -75,7 +75,7 @@ Status FinalizeGraph(Descriptor& descriptor) {
 Status FinalizePlan(Descriptor& descriptor) {
   const Descriptor& config = descriptor.At(Attribute::kPlanEngineConfig);
   // So that CudnnGraph must try the next engine.
-  if (config.engine <= Faults().broken_engines) {
+  if (config.engine > 0 && config.engine <= Faults().broken_engines) {
     return Refuse(cudnn::kNotSupported, absl::StrCat("engine ", config.engine, " is broken"));
   }
   descriptor.graph = config.graph;
@@ -267,6 +267,12 @@ Status Execute(void* handle, void* plan_descriptor, void* pack_descriptor) {
   EmulatedMemory& memory = EmulatedMemory::Get();
   if (memory.DeviceOf(workspace) < 0 || !memory.IsValid(workspace, workspace_bytes)) {
     return Refuse(cudnn::kBadParam, "the workspace is too small");
+  }
+  const auto* const begin = static_cast<const std::byte*>(memory.KernelView(workspace));
+  for (const auto& [uid, address] : bindings.addresses) {
+    if (address >= begin && address < begin + workspace_bytes) {
+      return Refuse(cudnn::kBadParam, absl::StrCat("tensor ", uid, " is in the workspace"));
+    }
   }
   Count(&FakeCudnnCounts::executions, 1);
   return Launch(
