@@ -55,7 +55,7 @@ std::string NameOf(const Path& path) {
 class DcpPlan {
  public:
   DcpPlan(const StateDict& contents, int world_size)
-      : contents_(contents), world_size_(world_size), files_(world_size) {}
+      : contents_(contents), keys_(BranchKeysOf(contents)), world_size_(world_size), files_(world_size) {}
 
   absl::Status Plan() {
     FSDP_RETURN_IF_ERROR(AddValues());  // first in the file, as in torch
@@ -70,7 +70,7 @@ class DcpPlan {
     for (const auto& [alias, target] : contents_.aliases) {
       const std::optional<uint32_t> tensor = TensorOf(StateKey::Model(target));
       if (!tensor || contents_.contains(StateKey::Model(alias))) continue;
-      FSDP_RETURN_IF_ERROR(AddTensorEntry({{"model", false}, {alias, false}}, *tensor));
+      FSDP_RETURN_IF_ERROR(AddTensorEntry({{keys_.model, false}, {alias, false}}, *tensor));
     }
     names_ = {};  // 100 bytes for each tensor, which the files need no more
     OrderEntries();
@@ -86,27 +86,27 @@ class DcpPlan {
 
  private:
   // The path of a key in {"model": ..., "optim": {"state": ..., "param_groups": ...}, ...}, the form of torch's
-  // get_state_dict.
-  static Path PathOf(const StateKey& key) {
+  // get_state_dict, with the keys of BranchKeysOf.
+  Path PathOf(const StateKey& key) const {
     switch (key.section) {
       case Section::kModel:
-        return {{"model", false}, {key.fqn, false}};
+        return {{keys_.model, false}, {key.fqn, false}};
       case Section::kOptimState:
         return PathOfState({key.fqn, key.state});
       case Section::kParamGroups:
-        return {{"optim", false}, {"param_groups", false}};
+        return {{keys_.optim, false}, {"param_groups", false}};
       case Section::kExtra:
         break;
     }
     if (const std::optional<StateName> state = StateOfKey(key)) return PathOfState(*state);
     if (std::optional<std::string> name = NameOfModelValue(key)) {
-      return {{"model", false}, {*std::move(name), false}};
+      return {{keys_.model, false}, {*std::move(name), false}};
     }
     return {{key.fqn, false}};
   }
 
-  static Path PathOfState(const StateName& state) {
-    Path path = {{"optim", false}, {"state", false}, {std::string(state.fqn), false}};
+  Path PathOfState(const StateName& state) const {
+    Path path = {{keys_.optim, false}, {"state", false}, {std::string(state.fqn), false}};
     for (StatePathElement& element : SplitStatePath(state.path))
       path.push_back({std::move(element.key), element.is_index});
     return path;
@@ -218,9 +218,11 @@ class DcpPlan {
       const auto* text = std::get_if<std::string>(&value);
       ++place_;
       if (text == nullptr || parts_.count(key) != 0) continue;
-      if (IsNameOfBranch(key, contents_)) {
+      if (IsNameOfBranch(key, keys_, contents_)) {
         return absl::InvalidArgumentError(absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ",
-                                                       key.fqn, " in a DCP directory"));
+                                                       key.fqn,
+                                                       " in a DCP directory; ConvertOptions::model_only "
+                                                       "leaves it out, and hdf5 holds both"));
       }
       if (key.section == Section::kParamGroups) {
         FSDP_ASSIGN_OR_RETURN(const PythonJson groups, TorchParamGroups(*text));
@@ -337,6 +339,7 @@ class DcpPlan {
   }
 
   const StateDict& contents_;
+  const BranchKeys keys_;
   const int world_size_;
   DcpMetadata metadata_;
   std::vector<std::vector<TorchArchivePlan>> files_;  // by rank

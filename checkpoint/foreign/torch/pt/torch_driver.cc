@@ -103,6 +103,7 @@ std::vector<std::string> FitTorch(FormatContents& contents) {
   KeepSafetensorsMetadata(contents.metadata, kept);
   // Our own format keeps it as a text, with which a model would be no plain state dict.
   const bool was_kept = IsModelWithMetadata(contents.state) && TakeSafetensorsMetadata(contents.state);
+  for (std::string& note : NotesOnBranchKeys(contents.state)) notes.push_back(std::move(note));
   for (std::string& note : NotesForTorchLoad(contents.state)) notes.push_back(std::move(note));
   if (was_kept || !kept.empty()) notes.emplace_back("__metadata__ is left out: PyTorch's formats have no place for it");
   return notes;

@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/foreign/torch/pt/wheel_index.h"
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
+#include "fsdp/checkpoint/foreign/torch/state/value_notes.h"
 #include "fsdp/checkpoint/foreign/zip/entry_checksums.h"
 #include "fsdp/checkpoint/foreign/zip/zip_directory.h"
 #include "fsdp/checkpoint/formats/formats.h"
@@ -35,8 +36,10 @@
 namespace fsdp {
 namespace {
 
+using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Pair;
 
 // Checks that the checkpoint at `path` has every tensor and text of AwkwardTensors().
@@ -307,9 +310,11 @@ TEST(TorchWriterTest, WhatTheWheelHasFlattenedIsNestedAgain) {
   }
 }
 
-TEST(TorchWriterTest, AnExtraValueMayNotTakeThePlaceOfTheModel) {
+// A dict with a tensor under the usual name would be a second model for every reader.
+TEST(TorchWriterTest, AnExtraValueWithTensorsMayNotTakeThePlaceOfTheModel) {
   StateDict state;
-  state.Set(StateKey::Extra("model"), std::string("x"));
+  state.Set(StateKey::Extra("w"), ShardedTensor());
+  state.Set(StateKey::Extra("model"), "[" + ReferenceText("w") + "]");
   const std::string path = NewTestDirectory() + "/x";
   EXPECT_THAT(WriteTorchFile(path, state, ReadFromMemory(state)),
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
@@ -317,17 +322,28 @@ TEST(TorchWriterTest, AnExtraValueMayNotTakeThePlaceOfTheModel) {
               StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
 }
 
-// Of several optimizers of the same parameters none is the optimizer.
-TEST(TorchWriterTest, AnExtraValueIsNamedOptimIfThereIsNoOptimizer) {
+// {"model": "resnet18", "state_dict": ...} is what many programs save.
+TEST(TorchWriterTest, APlainExtraValueKeepsTheNameOfTheModelAndOfTheOptimizer) {
   StateDict state;
+  state.Set(StateKey::Extra("model"), std::string("resnet18"));
   state.Set(StateKey::Extra("optim"), std::string("x"));
-  const std::string directory = NewTestDirectory();
-  ASSERT_OK(WriteTorchFile(directory + "/x.pt", state, ReadFromMemory(state)));
-  ASSERT_OK(WriteDcpDirectory(directory + "/x", state, 1, ReadFromMemory(state)));
+  EXPECT_THAT(NotesOnBranchKeys(state), IsEmpty());
+  const absl::StatusOr<EncodedTorchState> without_model = EncodeTorchState(state);
+  ASSERT_OK(without_model);
+  EXPECT_EQ(without_model->pickle.find("state_dict"), std::string::npos);
+  state.Set(StateKey::Model("w"), ShardedTensor{DType::kFloat32, {0}, {}});
+  EXPECT_THAT(NotesOnBranchKeys(state),
+              ElementsAre("the model is written as \"state_dict\": an extra value is named \"model\""));
   state.Set(StateKey::ParamGroups(), std::string("[]"));
-  const auto is_refused = StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"optim\""));
-  EXPECT_THAT(WriteTorchFile(directory + "/y.pt", state, ReadFromMemory(state)), is_refused);
-  EXPECT_THAT(WriteDcpDirectory(directory + "/y", state, 1, ReadFromMemory(state)), is_refused);
+  EXPECT_EQ(BranchKeysOf(state).model, "state_dict");
+  EXPECT_EQ(BranchKeysOf(state).optim, "optimizer");
+  EXPECT_THAT(NotesOnBranchKeys(state), Contains(HasSubstr("the optim is written as \"optimizer\"")));
+  for (const char* name : {"state_dict", "module", "model_state_dict"}) {
+    EXPECT_OK(WriteTorchFile(NewTestDirectory() + "/x.pt", state, ReadFromMemory(state))) << name;
+    state.Set(StateKey::Extra(name), std::string("x"));
+  }
+  EXPECT_THAT(WriteTorchFile(NewTestDirectory() + "/x.pt", state, ReadFromMemory(state)),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("extra value \"model\"")));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <iterator>
 #include <map>
@@ -38,10 +39,12 @@ namespace {
 
 using Section = StateKey::Section;
 
+constexpr std::array<const char*, 4> kModelKeys = {"model", "state_dict", "model_state_dict", "module"};
+
 class StateEncoder {
  public:
   explicit StateEncoder(const StateDict& contents)
-      : contents_(contents), storage_of_(contents.entries().size(), kNone) {
+      : contents_(contents), keys_(BranchKeysOf(contents)), storage_of_(contents.entries().size(), kNone) {
     // Tensors among param_groups get storages of their own, numbered in the same sequence as all others.
     pickle_.write_tensor = [this](const LiteralTensor& tensor) {
       EncodeTorchTensor(pickle_, absl::StrCat(storages_.size()), tensor.dtype, tensor.shape);
@@ -63,8 +66,11 @@ class StateEncoder {
     } else {
       pickle_.EmptyDict();
       pickle_.Mark();
-      pickle_.String("model");
-      FSDP_RETURN_IF_ERROR(EncodeModel());
+      // Without a model the key is there all the same, unless an extra value has it.
+      if (HoldsModel(contents_) || keys_.model == kModelKeys[0]) {
+        pickle_.String(keys_.model);
+        FSDP_RETURN_IF_ERROR(EncodeModel());
+      }
       FSDP_RETURN_IF_ERROR(EncodeOptimizer());
       FSDP_RETURN_IF_ERROR(EncodeExtras());
       pickle_.SetItems();
@@ -136,7 +142,7 @@ class StateEncoder {
     const std::string* text = contents_.FindText(StateKey::ParamGroups());
     if (state.empty() && text == nullptr) return absl::OkStatus();
     FSDP_ASSIGN_OR_RETURN(const PythonJson groups, TorchParamGroups(text == nullptr ? "[]" : *text));
-    pickle_.String("optim");
+    pickle_.String(keys_.optim);
     pickle_.EmptyDict();
     pickle_.Mark();
     pickle_.String("state");
@@ -221,9 +227,10 @@ class StateEncoder {
     for (const auto& [key, value] : contents_.entries()) {
       if (key.section != Section::kExtra || parts_.count(key) != 0 || StateOfKey(key) || NameInModel(key)) continue;
       // The members of one dict: a reader would take the extra value for the model.
-      if (IsNameOfBranch(key, contents_)) {
+      if (IsNameOfBranch(key, keys_, contents_)) {
         return absl::InvalidArgumentError(
-            absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ", key.fqn, " in a torch file"));
+            absl::StrCat("extra value ", Quote(key.fqn), " would take the place of the ", key.fqn,
+                         " in a torch file; ConvertOptions::model_only leaves it out, and hdf5 holds both"));
       }
       pickle_.String(key.fqn);
       EncodeExtra(key);
@@ -241,6 +248,7 @@ class StateEncoder {
   static constexpr uint32_t kNone = UINT32_MAX;
 
   const StateDict& contents_;
+  const BranchKeys keys_;
   std::set<StateKey> parts_;  // of extra values, which are only inside them
   PickleWriter pickle_;
   std::vector<EncodedTorchState::Storage> storages_;
@@ -285,12 +293,36 @@ void AddTorchOptions(PythonJson& group) {
 
 }  // namespace
 
-bool IsNameOfBranch(const StateKey& key, const StateDict& contents) {
-  if (key.section != Section::kExtra || key.fqn != "optim") return key == StateKey::Extra("model");
+BranchKeys BranchKeysOf(const StateDict& contents) {
+  const auto is_plain = [&](const std::string& name) {
+    const std::string* const text = contents.FindText(StateKey::Extra(name));
+    return text == nullptr || text->find(kReferenceTag) == text->npos || !HoldsReference(PythonOfText(*text));
+  };
+  const auto first_free = [&](const std::array<const char*, 4>& names) -> std::string {
+    const auto is_free = [&](const char* name) { return !contents.contains(StateKey::Extra(name)); };
+    const auto* const free = std::find_if(names.begin(), names.end(), is_free);
+    // A dict with tensors of the usual name would be a second model for every reader.
+    return free == names.end() || !is_plain(names[0]) ? names[0] : *free;
+  };
+  return {first_free(kModelKeys), first_free({"optim", "optimizer", "optimizer_state_dict", "optim_state_dict"})};
+}
+
+bool HoldsModel(const StateDict& contents) {
+  return std::any_of(contents.entries().begin(), contents.entries().end(), [](const StateDict::Entry& entry) {
+    return entry.first.section == Section::kModel || NameOfModelValue(entry.first);
+  });
+}
+
+bool HoldsOptimizer(const StateDict& contents) {
   return std::any_of(contents.entries().begin(), contents.entries().end(), [](const StateDict::Entry& entry) {
     return entry.first.section == Section::kParamGroups || entry.first.section == Section::kOptimState ||
            StateOfKey(entry.first);
   });
+}
+
+bool IsNameOfBranch(const StateKey& key, const BranchKeys& keys, const StateDict& contents) {
+  if (key.section != Section::kExtra) return false;
+  return key.fqn == keys.model || (key.fqn == keys.optim && HoldsOptimizer(contents));
 }
 
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape) {

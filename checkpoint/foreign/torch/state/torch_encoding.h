@@ -18,9 +18,21 @@
 
 namespace fsdp {
 
-// True for an extra value with the name that the model of `contents`, or its optimizer, if there is one, has in
-// PyTorch's formats: a reader would take it for them.
-bool IsNameOfBranch(const StateKey& key, const StateDict& contents);
+// The keys of the model and of the optimizer in PyTorch's formats: "model" and "optim", or, if a plain extra value has
+// that name ("model": "resnet18"), another by which they are known.
+struct BranchKeys {
+  std::string model;
+  std::string optim;
+};
+BranchKeys BranchKeysOf(const StateDict& contents);
+
+// True if `contents` has a tensor or a value of a model; state or groups of an optimizer.
+bool HoldsModel(const StateDict& contents);
+bool HoldsOptimizer(const StateDict& contents);
+
+// True for an extra value with the key that the model of `contents`, or its optimizer, if there is one, has: a reader
+// would take it for them.
+bool IsNameOfBranch(const StateKey& key, const BranchKeys& keys, const StateDict& contents);
 
 // Pushes a whole, row-major tensor whose bytes are the storage `key`.
 void EncodeTorchTensor(PickleWriter& pickle, const std::string& key, DType dtype, const Shape& shape);
@@ -41,9 +53,8 @@ struct EncodedTorchState {
 // A model without other values becomes a plain state dict; a model with an optimizer or extra values becomes {"model":
 // ..., "optim": {"state": ..., "param_groups": ...}, and each extra value under its own name}. Aliases share the
 // storage of their tensor; parts of an extra value are inside it (extra_parts.h), and values of the model inside the
-// model (model_value.h). kInvalidArgument names an extra value
-// that would replace "model" or "optim" (IsNameOfBranch), and is an error of PartsOfExtras; kDataLoss for param_groups
-// that are not JSON.
+// model (model_value.h). "model" and "optim" are BranchKeysOf. kInvalidArgument names an extra value that would replace
+// one (IsNameOfBranch), and is an error of PartsOfExtras; kDataLoss for param_groups that are not JSON.
 absl::StatusOr<EncodedTorchState> EncodeTorchState(const StateDict& contents);
 
 // param_groups as PyTorch's optimizers expect them: a group from an optimizer of this project gets the options that

@@ -9,6 +9,7 @@
 #include "fsdp/checkpoint/foreign/torch/state/extra_parts.h"
 #include "fsdp/checkpoint/foreign/torch/state/numpy_value.h"
 #include "fsdp/checkpoint/foreign/torch/state/python_json.h"
+#include "fsdp/checkpoint/foreign/torch/state/torch_encoding.h"
 
 namespace fsdp {
 namespace {
@@ -52,6 +53,19 @@ std::vector<std::string> NotesForTorchLoad(const StateDict& contents) {
   for (std::string& note : Notes(contents, kNumpyTag, &HoldsNumpy, "holds a number or array of numpy" + only)) {
     notes.push_back(std::move(note));
   }
+  return notes;
+}
+
+std::vector<std::string> NotesOnBranchKeys(const StateDict& contents) {
+  const BranchKeys keys = BranchKeysOf(contents);
+  std::vector<std::string> notes;
+  const auto note = [&](const char* usual, const std::string& key) {
+    if (key == usual) return;
+    notes.push_back(
+        absl::StrCat("the ", usual, " is written as ", Quote(key), ": an extra value is named ", Quote(usual)));
+  };
+  if (HoldsModel(contents)) note("model", keys.model);
+  if (HoldsOptimizer(contents)) note("optim", keys.optim);
   return notes;
 }
 

@@ -14,6 +14,9 @@ namespace fsdp {
 // Names each value that torch.load(weights_only=True) does not take: a frozenset, a value of numpy.
 std::vector<std::string> NotesForTorchLoad(const StateDict& contents);
 
+// The keys of the model and the optimizer that are not "model" and "optim" (BranchKeysOf).
+std::vector<std::string> NotesOnBranchKeys(const StateDict& contents);
+
 // Names each value that DCP stores as another type: a dict with tensors inside that is an OrderedDict or has keys other
 // than strings, of which DCP keeps only names and members.
 std::vector<std::string> NotesForDcp(const StateDict& contents);
