@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_matchers.h"
 #include "fsdp/checkpoint/conformance/formats_under_test.h"
 #include "fsdp/checkpoint/convert/convert.h"
@@ -205,6 +206,66 @@ TEST_P(FieldTest, AValueThatIsNoTensorComesBackEqual) {
     const std::string* const held = source->contents().FindText(StateKey::Extra(name));
     ASSERT_NE(held, nullptr) << name;
     EXPECT_EQ(*held, text) << name;
+  }
+}
+
+TEST_P(FieldTest, ADictOfTensorsKeepsKeysThatAreNoTextsOrIsNamed) {
+  if (!holds_extras()) GTEST_SKIP() << "it holds no extra values";
+  ConvertOptions options;
+  options.target = GetParam().target;
+  const std::string original = TorchTestData("other_keys.pt");
+  const absl::StatusOr<ConvertReport> report = ConvertCheckpoint(original, destination(), options);
+  ASSERT_OK(report.status());
+  ASSERT_OK_AND_ASSIGN(const auto written, OpenTensorSource(original));
+  ASSERT_OK_AND_ASSIGN(const auto source, Open());
+  const std::string text = *written->contents().FindText(StateKey::Extra("by_key"));
+  const std::string* const held = source->contents().FindText(StateKey::Extra("by_key"));
+  if (held == nullptr || *held != text) {
+    EXPECT_THAT(report->notes, Contains(HasSubstr("\"by_key\"")));
+    return;
+  }
+  for (const auto& [key, value] : written->contents().entries()) {
+    if (written->contents().FindTensor(key) == nullptr) continue;
+    EXPECT_THAT(ReadWhole(*source, key), IsOkAndHolds(*ReadWhole(*written, key))) << key.ToString();
+  }
+}
+
+// {"model": "resnet18", "state_dict": ...} is what many programs save.
+TEST_P(FieldTest, AnExtraValueWithTheNameOfTheModelOrTheOptimizerComesBack) {
+  if (!holds_extras()) GTEST_SKIP() << "it holds no extra values";
+  StateDict state = StateOf({kWeight, {StateKey::OptimState("fc.weight", "exp_avg"), DType::kFloat32, {4, 3}}});
+  state.Set(StateKey::ParamGroups(), std::string(R"([{"lr":0.5,"params":["fc.weight"]}])"));
+  state.Set(StateKey::Extra("model"), std::string("resnet18"));
+  state.Set(StateKey::Extra("optim"), std::string(R"({"name":"adamw"})"));
+  MustWriteState(state);
+  ASSERT_OK_AND_ASSIGN(const auto source, Open());
+  for (const auto& [key, value] : state.entries()) {
+    if (key.section == StateKey::Section::kParamGroups) continue;
+    const std::string* const held = source->contents().FindText(key);
+    EXPECT_TRUE(source->contents().contains(key)) << key.ToString();
+    if (held != nullptr) {
+      EXPECT_EQ(*held, std::get<std::string>(value));
+    }
+  }
+}
+
+// A dict of Python may have any keys.
+TEST_P(FieldTest, AnExtraValueOfAnyNameComesBackOrIsNamed) {
+  if (model_only()) GTEST_SKIP() << "it holds the model only";
+  const std::vector<std::string> names = {
+      "", "a/b", ".", "..", "%2F", "new\nline", " ", "\xC3\xA9", std::string("a\0b", 3)};
+  StateDict state = StateOf({kWeight});
+  for (const std::string& name : names) state.Set(StateKey::Extra(name), absl::StrCat("of ", name.size()));
+  const std::vector<std::string> notes = MustWriteState(state);
+  ASSERT_OK_AND_ASSIGN(const auto source, Open());
+  EXPECT_TRUE(source->contents().contains(kWeight.key));
+  for (const std::string& name : names) {
+    const std::string* const held = source->contents().FindText(StateKey::Extra(name));
+    if (held == nullptr) {
+      EXPECT_THAT(notes, Contains(HasSubstr(Quote(name)))) << Quote(name);
+    } else {
+      EXPECT_EQ(*held, absl::StrCat("of ", name.size())) << Quote(name);
+    }
   }
 }
 

@@ -22,6 +22,7 @@
 #include "fsdp/checkpoint/native/save/hdf5_sink.h"
 #include "fsdp/checkpoint/native/verify/latest.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
+#include "fsdp/checkpoint/source/without_value.h"
 #include "fsdp/checkpoint/storage/file_system.h"
 #include "fsdp/checkpoint/storage/path.h"
 #include "fsdp/checkpoint/storage/presence.h"
@@ -118,8 +119,8 @@ class Writer final : public FormatWriter {
     return CheckpointNameWork(target_.type, WorldSize(contents));
   }
 
-  // Every value fits this format. Safetensors metadata becomes an extra text, from which a later conversion restores
-  // it.
+  // Every value fits this format, if its name does. Safetensors metadata becomes an extra text, from which a later
+  // conversion restores it.
   absl::StatusOr<std::vector<std::string>> Fit(FormatContents& contents) const override {
     if (target_.type == StateDictType::kFull && target_.world_size) {
       return absl::InvalidArgumentError(absl::StrCat("Hdf5Target::world_size=", *target_.world_size,
@@ -133,7 +134,7 @@ class Writer final : public FormatWriter {
     FSDP_ASSIGN_OR_RETURN(const auto metadata, SafetensorsMetadata(contents.metadata, origin));
     KeepSafetensorsMetadata(metadata, contents.state);
     contents.state.type = target_.type;
-    return std::vector<std::string>();
+    return LeaveOutUnstorableNames(contents.state);
   }
 
   absl::Status Write(const std::string& destination, const FormatContents& contents, const PayloadReader& read,

@@ -19,6 +19,7 @@
 #include "fsdp/checkpoint/source/optimizer_value.h"
 #include "fsdp/checkpoint/source/safetensors_metadata.h"
 #include "fsdp/checkpoint/source/weight_files.h"
+#include "fsdp/checkpoint/source/without_value.h"
 
 namespace fsdp {
 namespace {
@@ -38,6 +39,7 @@ class Fitter {
   explicit Fitter(FormatContents& contents) : contents_(contents) {}
 
   absl::StatusOr<std::vector<std::string>> Fit() {
+    notes_ = LeaveOutUnstorableNames(contents_.state);
     FSDP_ASSIGN_OR_RETURN(parts_, PartsOfExtras(contents_.state));
     FSDP_ASSIGN_OR_RETURN(const std::vector<Stack> model, StacksOf(contents_.state));
     FSDP_ASSIGN_OR_RETURN(const OptimizerStacks optimizer, OptimizerStacksOf(contents_.state, model));
