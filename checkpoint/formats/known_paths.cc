@@ -330,7 +330,10 @@ const std::vector<KnownPath>& KnownFiles() {
       {"file of TensorFlow", IsTensorFlowFile,
        [](const Probe&) { return absl::StrCat("is one file of a checkpoint of ", std::string(kTensorFlow)); }},
       {"JSON of a checkpoint",
-       [](const Probe& probe) { return absl::EndsWith(probe.name, ".json") && probe.is_checkpoint(Directory(probe)); },
+       [](const Probe& probe) {
+         return absl::EndsWith(probe.name, ".json") && probe.is_checkpoint(Directory(probe)) &&
+                CheckIsDownloaded(probe.path).ok();
+       },
        [](const Probe& probe) {
          return absl::StrCat("is a text that belongs to a checkpoint: give the directory, ", Inspect(Directory(probe)));
        }},

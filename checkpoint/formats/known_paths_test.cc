@@ -249,6 +249,15 @@ TEST(KnownPathsTest, AModelBesideATrainersFilesIsReadAndTheyAreNamed) {
                                                        HasSubstr("\"scheduler.pt\"")));
 }
 
+TEST(KnownPathsTest, AnIndexThatIsAPointerOfGitLfsIsNamedAsOne) {
+  const std::string directory = NewTestDirectory();
+  WriteAll(directory + "/model.safetensors", EmptyModel());
+  const std::string index = directory + "/pytorch_model.bin.index.json";
+  WriteAll(index,
+           absl::StrCat("version https://git-lfs.github.com/spec/v1\noid sha256:", std::string(64, 'a'), "\nsize 9\n"));
+  EXPECT_THAT(FindFormat(index), StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("Git LFS pointer")));
+}
+
 TEST(KnownPathsTest, AFileOfAnyNameIsFoundByItsContents) {
   const std::string directory = NewTestDirectory();
   fs::create_directories(directory + "/a/b");

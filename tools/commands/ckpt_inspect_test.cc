@@ -130,6 +130,13 @@ TEST_F(CkptInspectTest, ElementsDTypesAndShortTextsAreShown) {
   }
 }
 
+TEST_F(CkptInspectTest, AFormatThatHoldsTheDTypesIsSuggested) {
+  const std::string testdata = "checkpoint/foreign/torch/testdata/";
+  EXPECT_THAT(MustCkpt({"inspect", testdata + "rare_dtypes.pt"}),
+              HasSubstr("rare_dtypes.pt model.pt\n"));  // complex128
+  EXPECT_THAT(MustCkpt({"inspect", testdata + "views.pt"}), HasSubstr("views.pt model.safetensors\n"));
+}
+
 TEST_F(CkptInspectTest, TensorsAreAlignedAndTheFileIsNamedOnlyIfThereAreSeveral) {
   ShardedTensor tensor;
   tensor.shape = Shape({3});

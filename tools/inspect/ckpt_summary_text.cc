@@ -16,6 +16,7 @@
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/shell_word.h"
+#include "fsdp/checkpoint/foreign/safetensors/safetensors_dtype.h"
 #include "fsdp/checkpoint/native/format/file_names.h"
 #include "fsdp/checkpoint/object/s3_url.h"
 #include "fsdp/checkpoint/source/optimizer_value.h"
@@ -192,7 +193,11 @@ std::string ConvertText(const CheckpointSummary& summary, SummaryShares& shares)
     if (absl::StrContains(note, "`ckpt merge") || absl::StrContains(note, "give the directory")) return "";
   }
   const bool is_training = shares.sections[Section::kOptimState].share.tensors > 0;
-  const char* const model = summary.format->HasSuffix("model.safetensors") ? "model.pt" : "model.safetensors";
+  const std::map<DType, int64_t>& dtypes = shares.sections[Section::kModel].dtypes;
+  const bool fits_safetensors =
+      std::all_of(dtypes.begin(), dtypes.end(), [](const auto& dtype) { return HasSafetensorsDType(dtype.first); });
+  const bool is_safetensors = summary.format->HasSuffix("model.safetensors");
+  const char* const model = is_safetensors || !fits_safetensors ? "model.pt" : "model.safetensors";
   return absl::StrCat("to convert it  ckpt convert ", ShellWord(summary.path), " ", is_training ? "checkpoint" : model,
                       "\n");
 }
