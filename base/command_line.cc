@@ -28,7 +28,9 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "fsdp/base/problem_json.h"
+#include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/suggestion.h"
 #include "fsdp/base/terminal.h"
@@ -54,39 +56,41 @@ std::vector<std::string> FlagsOfTheProgram() {
 // Whether "--name" needs no value.
 bool IsSwitch(const absl::CommandLineFlag& flag) { return flag.IsOfType<bool>() || flag.IsOfType<SwitchOrTextFlag>(); }
 
-// `typed`: as it was typed, with its dashes and without its value.
-absl::Status UnknownFlag(absl::string_view typed, const std::string& name) {
-  return absl::InvalidArgumentError(absl::StrCat("unknown flag ", typed, DidYouMean(name, FlagsOfTheProgram(), "--")));
+// `typed`: as it was typed, with its dashes and without its value. `suggested`: as in ReadCommandLine.
+absl::Status UnknownFlag(absl::string_view typed, const std::string& name, absl::Span<const std::string> suggested) {
+  const std::vector<std::string> all = suggested.empty() ? FlagsOfTheProgram() : std::vector<std::string>();
+  return absl::InvalidArgumentError(
+      absl::StrCat("unknown flag ", typed, DidYouMean(name, suggested.empty() ? all : suggested, "--")));
 }
 
 // Parses the flag at arguments[i], "--name..." or "-name..."; increments `i` if the next argument is its value.
-absl::Status ReadFlag(const std::vector<std::string>& arguments, size_t& i, CommandLine& line) {
+absl::Status ReadFlag(const std::vector<std::string>& arguments, absl::Span<const std::string> suggested, size_t& i,
+                      CommandLine& line) {
   absl::string_view text = arguments[i];
   // As Abseil does: one dash means the same as two.
   if (!absl::ConsumePrefix(&text, "--")) absl::ConsumePrefix(&text, "-");
   const size_t equals = text.find('=');
   const absl::string_view typed = absl::string_view(arguments[i]).substr(0, arguments[i].find('='));
   std::string name = absl::StrReplaceAll(text.substr(0, equals), {{"-", "_"}});
-  if (equals == text.npos) {
-    bool* const asked = name == "help" || typed == "-h"      ? &line.help
-                        : name == "helpfull"                 ? &line.helpfull
-                        : name == "version" || typed == "-V" ? &line.version
-                                                             : nullptr;
-    if (asked != nullptr) {
-      *asked = true;
-      return absl::OkStatus();
-    }
+  bool* const asked = name == "help" || typed == "-h"      ? &line.help
+                      : name == "helpfull"                 ? &line.helpfull
+                      : name == "version" || typed == "-V" ? &line.version
+                                                           : nullptr;
+  if (asked != nullptr) {
+    *asked = true;
+    if (equals == text.npos) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat("flag ", typed, " takes no value"));
   }
   // A flag named "no..." that exists is found here first, so --normalize sets a flag of that name and does not negate
   // --rmalize.
   const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
   if (flag == nullptr && equals == text.npos && absl::StartsWith(name, "no")) {
     flag = absl::FindCommandLineFlag(absl::StripPrefix(name.substr(2), "_"));  // --no-force too
-    if (flag == nullptr || !IsSwitch(*flag)) return UnknownFlag(typed, name);
+    if (flag == nullptr || !IsSwitch(*flag)) return UnknownFlag(typed, name, suggested);
     line.flags.emplace_back(flag->Name(), "false");
     return absl::OkStatus();
   }
-  if (flag == nullptr) return UnknownFlag(typed, name);
+  if (flag == nullptr) return UnknownFlag(typed, name, suggested);
   if (equals != text.npos) {
     line.flags.emplace_back(std::move(name), text.substr(equals + 1));
   } else if (IsSwitch(*flag)) {
@@ -107,16 +111,30 @@ std::string Help(std::string_view usage, absl::Span<const std::string> names) {
                       parts.second.empty() ? "" : absl::StrCat("\nexamples:\n", parts.second));
 }
 
-// An error of the command line. The flag --json may be after the one that is wrong, so it is looked for.
+// An error of the command line.
 int Refuse(const std::string& program, const absl::Status& status, int argc, char** argv) {
-  const bool has_json = absl::FindCommandLineFlag("json") != nullptr;
-  for (int i = 1; has_json && i < argc && absl::string_view(argv[i]) != "--"; ++i) {
-    const absl::string_view argument = argv[i];
-    if (argument != "--json" && argument != "-json") continue;
-    Print("%s", ProblemJson(std::string(status.message())));
-    break;
-  }
+  if (WantsJson(argc, argv)) Print("%s", ProblemJson(std::string(status.message())));
   return ReportUsageError(program, status);
+}
+
+// "a whole number": what a flag takes whose type Abseil parses. `text`: what was given.
+std::string ExpectedText(const absl::CommandLineFlag& flag, const std::string& text) {
+  const auto is = [&](auto value) { return flag.IsOfType<decltype(value)>(); };
+  const bool is_too_large = !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+  if (is(bool())) return "true or false";
+  if (is(absl::Duration())) return "a duration such as 90s, 5m or 2h";
+  if (is(double()) || is(std::optional<double>())) return "a number";
+  if (is_too_large) return "a smaller number";
+  return is(uint64_t()) ? "a whole number of 0 or more" : "a whole number";
+}
+
+// `error`: Abseil's sentence, and behind it that of a parser of ours.
+absl::Status BadValue(const absl::CommandLineFlag& flag, const std::string& text, absl::string_view error) {
+  const std::string of_abseil = absl::StrCat("Illegal value '", text, "' specified for flag '", flag.Name(), "'");
+  const bool is_ours = absl::ConsumePrefix(&error, of_abseil) && absl::ConsumePrefix(&error, "; ");
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", flag.Name(), "=", Printable(text), ", ",
+                   is_ours ? std::string(error) : absl::StrCat("expected ", ExpectedText(flag, text))));
 }
 
 // A unit of ByteSizeFlag. "B" is last: it is a suffix of all others.
@@ -129,7 +147,7 @@ constexpr Unit kUnits[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"
 
 }  // namespace
 
-absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
+absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv, absl::Span<const std::string> suggested) {
   const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   CommandLine line;
   for (size_t i = 0; i < arguments.size(); ++i) {
@@ -139,12 +157,24 @@ absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv) {
     }
     // "-" is an operand: the usual name of stdin or stdout.
     if (arguments[i].size() > 1 && arguments[i][0] == '-') {
-      FSDP_RETURN_IF_ERROR(ReadFlag(arguments, i, line));
+      FSDP_RETURN_IF_ERROR(ReadFlag(arguments, suggested, i, line));
     } else {
       line.operands.push_back(arguments[i]);
     }
   }
   return line;
+}
+
+bool WantsJson(int argc, char** argv) {
+  if (absl::FindCommandLineFlag("json") == nullptr) return false;
+  for (int i = 1; i < argc && absl::string_view(argv[i]) != "--"; ++i) {
+    absl::string_view argument = argv[i];
+    if (!absl::ConsumePrefix(&argument, "--json") && !absl::ConsumePrefix(&argument, "-json")) continue;
+    bool is_on = false;
+    if (argument.empty() || (absl::ConsumePrefix(&argument, "=") && absl::SimpleAtob(argument, &is_on) && is_on))
+      return true;
+  }
+  return false;
 }
 
 absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Span<const std::string> allowed) {
@@ -164,9 +194,8 @@ absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Spa
           absl::StrCat("flag --", name, " is given ", texts.size(), " times, expected once"));
     }
     std::string error;
-    if (!flag->ParseFrom(absl::StrJoin(texts, absl::string_view(&kSeparator, 1)), &error)) {
-      return absl::InvalidArgumentError(absl::StrCat("flag --", name, ": ", error));
-    }
+    const std::string text = absl::StrJoin(texts, absl::string_view(&kSeparator, 1));
+    if (!flag->ParseFrom(text, &error)) return BadValue(*flag, text, error);
   }
   return absl::OkStatus();
 }

@@ -38,12 +38,16 @@ struct CommandLine {
   bool version = false;                                    // --version, -V
 };
 
-// kInvalidArgument for a flag that no linked file defines, with the one that was probably meant, or one without its
-// value.
-absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv);
+// kInvalidArgument for a flag that no linked file defines, with the one of `suggested` that was probably meant (empty:
+// of all flags), or one without its value.
+absl::StatusOr<CommandLine> ReadCommandLine(int argc, char** argv, absl::Span<const std::string> suggested = {});
+
+// Whether the command line asks for JSON, although it may have an error: --json or --json=true, in any spelling of a
+// switch, before "--".
+bool WantsJson(int argc, char** argv);
 
 // Sets the flags of `line`. kInvalidArgument for a flag that is not in `allowed` ("`where` has no flag --x"), one whose
-// value does not parse, and one that is given twice, unless it is a RepeatedFlag.
+// value does not parse ("--x=two, expected a whole number"), and one that is given twice, unless it is a RepeatedFlag.
 absl::Status SetFlags(const CommandLine& line, std::string_view where, absl::Span<const std::string> allowed);
 
 // A line for each of `names`, for WrapText: "  --name=VALUE: meaning; default: 7". Without "=VALUE" if the flag is a

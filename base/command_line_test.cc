@@ -6,6 +6,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
+#include "absl/time/time.h"
 #include "fsdp/base/environment_testutil.h"
 #include "fsdp/base/status_matchers.h"
 #include "gmock/gmock-matchers.h"
@@ -19,6 +20,9 @@ ABSL_FLAG(fsdp::RepeatedFlag, name, {}, "may be repeated");
 ABSL_FLAG(int, two_words, 0, "a number");
 ABSL_FLAG(fsdp::SwitchOrTextFlag, list, {}, "all, or some");
 ABSL_FLAG(fsdp::ByteSizeFlag, size, {int64_t{512} << 20}, "bytes");
+ABSL_FLAG(absl::Duration, wait, absl::ZeroDuration(), "a time");
+ABSL_FLAG(double, share, 0, "a number");
+ABSL_FLAG(bool, json, false, "a switch");
 
 namespace fsdp {
 namespace {
@@ -30,7 +34,8 @@ using testing::IsEmpty;
 using testing::Optional;
 
 const std::vector<std::string>& AllFlags() {
-  static const auto* all = new std::vector<std::string>{"count", "loud", "text", "name", "size", "two_words", "list"};
+  static const auto* all = new std::vector<std::string>{"count",     "loud", "text", "name",  "size",
+                                                        "two_words", "list", "wait", "share", "json"};
   return *all;
 }
 
@@ -104,6 +109,29 @@ TEST_F(CommandLineTest, UnknownFlagsAreNamed) {
   EXPECT_THAT(Set({"--flagfile=/etc/passwd"}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("--flagfile")));
 }
 
+TEST_F(CommandLineTest, ASuggestionIsAFlagOfTheSubcommand) {
+  Arguments arguments({"--txt=red"});
+  const std::string others[] = {"count"};
+  EXPECT_THAT(ReadCommandLine(arguments.argc(), arguments.argv(), others),
+              StatusIs(StatusCode::kInvalidArgument, "unknown flag --txt"));
+}
+
+TEST_F(CommandLineTest, JsonIsAskedForInAnySpellingOfASwitch) {
+  const auto wants = [](std::vector<std::string> words) {
+    Arguments arguments(std::move(words));
+    return WantsJson(arguments.argc(), arguments.argv());
+  };
+  for (const char* word : {"--json", "-json", "--json=true", "--json=1", "--json=yes"}) {
+    EXPECT_TRUE(wants({"a", word, "--wrong"})) << word;
+  }
+  for (const char* word : {"--json=false", "--jsonl", "--nojson", "json"}) EXPECT_FALSE(wants({word})) << word;
+  EXPECT_FALSE(wants({"--", "--json"}));
+}
+
+TEST_F(CommandLineTest, HelpTakesNoValue) {
+  EXPECT_THAT(Set({"--help=convert"}), StatusIs(StatusCode::kInvalidArgument, "flag --help takes no value"));
+}
+
 TEST_F(CommandLineTest, DashesInANameAreUnderscores) {
   ASSERT_OK(Set({"--two-words=3", "--no-loud"}));
   EXPECT_EQ(absl::GetFlag(FLAGS_two_words), 3);
@@ -136,9 +164,18 @@ TEST_F(CommandLineTest, AFlagOfAnotherSubcommandIsAnError) {
 }
 
 TEST_F(CommandLineTest, MalformedValuesAreErrors) {
-  EXPECT_THAT(Set({"--count=three"}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("--count")));
-  EXPECT_THAT(Set({"--count="}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("--count")));
-  EXPECT_THAT(Set({"--count=99999999999"}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("--count")));
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--count=three", "--count=three, expected a whole number"},
+      {"--count=", "--count=, expected a whole number"},
+      {"--count=1.5", "--count=1.5, expected a whole number"},
+      {"--count=99999999999", "--count=99999999999, expected a smaller number"},
+      {"--loud=perhaps", "--loud=perhaps, expected true or false"},
+      {"--wait=5", "--wait=5, expected a duration such as 90s, 5m or 2h"},
+      {"--share=half", "--share=half, expected a number"},
+      {"--size=a; b", "--size=a; b, expected a number of bytes such as 1048576, 512MiB, 1.5GiB or 5GB"}};
+  for (const auto& [argument, message] : cases) {
+    EXPECT_THAT(Set({argument}), StatusIs(StatusCode::kInvalidArgument, message));
+  }
   EXPECT_THAT(Set({"--count"}), StatusIs(StatusCode::kInvalidArgument, HasSubstr("flag --count needs a value")));
 }
 

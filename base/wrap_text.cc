@@ -14,15 +14,15 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 
 namespace fsdp {
 namespace {
 
 constexpr int kFewest = 20;
 
-std::string WrapLine(absl::string_view line, size_t columns) {
+std::string WrapLine(absl::string_view line, size_t columns, bool hangs) {
   const size_t blanks = std::min(line.find_first_not_of(' '), line.size());
-  const bool hangs = absl::StartsWith(line, "  --") || absl::StartsWith(line, "usage: ");
   const std::string indent(blanks + (hangs ? 4 : 0), ' ');
   std::string wrapped(line.substr(0, blanks));
   size_t used = blanks;
@@ -46,7 +46,15 @@ std::string WrapLine(absl::string_view line, size_t columns) {
 
 std::string WrapText(std::string_view text, int columns) {
   std::vector<std::string> lines = absl::StrSplit(absl::string_view(text.data(), text.size()), '\n');
-  for (std::string& line : lines) line = WrapLine(line, static_cast<size_t>(std::max(columns, kFewest)));
+  std::string program;  // with a blank, between the usage and the line that ends it
+  for (std::string& line : lines) {
+    absl::string_view form = line;
+    const bool is_usage = absl::ConsumePrefix(&form, "usage: ");
+    if (is_usage) program = std::string(form.substr(0, form.find(' '))) + " ";
+    if (line.empty()) program.clear();
+    const bool is_form = is_usage || (!program.empty() && absl::StartsWith(line, program));
+    line = WrapLine(line, static_cast<size_t>(std::max(columns, kFewest)), is_form || absl::StartsWith(line, "  --"));
+  }
   return absl::StrJoin(lines, "\n");
 }
 

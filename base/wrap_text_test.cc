@@ -20,6 +20,13 @@ TEST(WrapTextTest, FlagsAndUsageHang) {
   EXPECT_EQ(WrapText("usage: program --flag A B", 20), "usage: program\n    --flag A B");
 }
 
+TEST(WrapTextTest, EachFormOfTheUsageHangs) {
+  EXPECT_EQ(WrapText("usage: p --flag A B C\np --other X Y and Z\n\np is a program of words", 20),
+            "usage: p --flag A B\n    C\np --other X Y and Z\n\np is a program of\nwords");
+  EXPECT_EQ(WrapText("usage: p A\np --another X Y and Z\nDoes all of what p does", 20),
+            "usage: p A\np --another X Y and\n    Z\nDoes all of what p\ndoes");
+}
+
 TEST(WrapTextTest, AWordLongerThanALineStaysWhole) {
   const std::string word(30, 'x');
   EXPECT_EQ(WrapText("a " + word + " b", 20), "a\n" + word + "\nb");

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/suggestion.h"
 #include "fsdp/models/config_reader.h"
 #include "fsdp/tensor/shape.h"
 
@@ -106,8 +107,8 @@ absl::StatusOr<Gpt2Config> Gpt2Preset(std::string_view name) {
     }
     names.emplace_back(preset.name);
   }
-  return absl::NotFoundError(
-      absl::StrCat("no GPT-2 preset \"", std::string(name), "\"; there are ", absl::StrJoin(names, ", ")));
+  return absl::NotFoundError(absl::StrCat("no GPT-2 preset \"", std::string(name), "\"", DidYouMean(name, names),
+                                          "; there are ", absl::StrJoin(names, ", ")));
 }
 
 std::string Gpt2ConfigJson(const Gpt2Config& config) {

@@ -139,6 +139,7 @@ TEST(Gpt2ConfigTest, PresetsAreValidAndListed) {
   }
   EXPECT_THAT(Gpt2Preset("gpt3"), StatusIs(absl::StatusCode::kNotFound,
                                            HasSubstr("no GPT-2 preset \"gpt3\"; there are gpt2-tiny, gpt2-124m")));
+  EXPECT_THAT(Gpt2Preset("gpt2-tiy").status().message(), HasSubstr("\"gpt2-tiy\" (did you mean gpt2-tiny?); there"));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "fsdp/base/status_macros.h"
+#include "fsdp/base/suggestion.h"
 #include "fsdp/models/config_reader.h"
 #include "fsdp/models/rope.h"
 #include "fsdp/tensor/shape.h"
@@ -164,8 +165,8 @@ absl::StatusOr<LlamaConfig> LlamaPreset(std::string_view name) {
     }
     names.emplace_back(preset.name);
   }
-  return absl::NotFoundError(
-      absl::StrCat("no Llama preset \"", std::string(name), "\"; there are ", absl::StrJoin(names, ", ")));
+  return absl::NotFoundError(absl::StrCat("no Llama preset \"", std::string(name), "\"", DidYouMean(name, names),
+                                          "; there are ", absl::StrJoin(names, ", ")));
 }
 
 std::string LlamaConfigJson(const LlamaConfig& config) {

@@ -111,6 +111,7 @@ TEST(LlamaConfigTest, PresetsAreValidAndListed) {
   }
   EXPECT_THAT(LlamaPreset("llama-4"),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("no Llama preset \"llama-4\"; there are llama-tiny")));
+  EXPECT_THAT(LlamaPreset("llama3.1-8b").status().message(), HasSubstr("(did you mean llama-3.1-8b?)"));
 }
 
 }  // namespace

@@ -166,6 +166,28 @@ class MistakeTest(unittest.TestCase):
             found = run([PROGRAMS[name], *typed])
             self.assertEqual((found.returncode, found.stderr), (0, ""), name)
 
+    def test_dtypes_have_the_names_of_other_programs(self):
+        for name, typed in (("simulate", ["--dtype=bf16", "--reduce_dtype=torch.float32"]),
+                            ("train_gpt", ["--print_schedule", "--nproc=1", "--param_dtype=bf16", "--dtype=fp32"])):
+            found = run([PROGRAMS[name], *typed])
+            self.assertEqual((found.returncode, found.stderr), (0, ""), name)
+
+    def test_a_wrong_value_is_answered_with_what_was_expected(self):
+        for name, typed, message in (
+                ("ckpt", ["convert", "a", "b", "--world_size=two"], "--world_size=two, expected a whole number;"),
+                ("launch", ["--nproc=auto", "--", "x"], "--nproc=auto, expected a whole number;"),
+                ("launch", ["--timeout=5", "--", "x"], "--timeout=5, expected a duration such as 90s, 5m or 2h;"),
+                ("launch", ["--nproc=2"], "a program after -- is missing;"),
+                ("launch", ["--", "x"], "--nproc is missing"),
+                ("simulate", ["--published=x", "--json"], "--published makes a table of text only"),
+                ("simulate", ["--batch_size=1.5"], "--batch_size=1.5, expected a whole number;"),
+                ("train_gpt", ["--limit_all_gathers=no way"], "--limit_all_gathers=no way, expected true or false;"),
+                ("train_gpt", ["--help=steps"], "flag --help takes no value;")):
+            found = run([PROGRAMS[name], *typed])
+            self.assertEqual(found.returncode, 2, found)
+            self.assertIn(f"{name}", found.stderr)
+            self.assertIn(message, found.stderr)
+
     def test_json_has_one_form(self):
         for command in (["ckpt", "verify", "absent", "--json"], ["ckpt", "inspect", "absent", "--json"],
                         ["ckpt", "convert", "absent", "x.pt", "--json"], ["ckpt", "diff", "absent", "absent", "--json"],
@@ -197,6 +219,22 @@ class StdoutTest(unittest.TestCase):
                     found = run(command, stdout=full)
                 self.assertEqual(found.returncode, 1, command)
                 self.assertIn(f"{name}: stdout: ", found.stderr, command)
+
+    def test_a_closed_stdout_is_a_failure(self):
+        """Regression: the next file had the number of stdout, and launch waited for it for ever."""
+        for name, lines in PRINTS.items():
+            for arguments in lines:
+                found = subprocess.run(["/bin/sh", "-c", 'exec "$@" >&- <&-', "sh", PROGRAMS[name], *arguments],
+                                       stderr=subprocess.PIPE, text=True, timeout=120, cwd=SCRATCH)
+                self.assertEqual(found.returncode, 1, arguments)
+                self.assertIn(f"{name}: stdout: Bad file descriptor", found.stderr)
+
+    def test_a_closed_stdout_is_no_other_file(self):
+        """Regression: the log of a run was written into its metrics."""
+        run(["/bin/sh", "-c", 'exec "$@" >&-', "sh", PROGRAMS["train_gpt"], "--nproc=1", "--steps=2", "--seq_len=16",
+             "--batch_size=1", "--metrics=closed.jsonl"])
+        with open(f"{SCRATCH}/closed.jsonl", encoding="utf-8") as file:
+            self.assertEqual([json.loads(line)["step"] for line in file], [0, 1])
 
     def test_colour_is_for_terminals_only(self):
         ckpt = PROGRAMS["ckpt"]
@@ -234,6 +272,12 @@ class ProgressTest(unittest.TestCase):
             self.assertLess(len(redraw), columns, redraw)
         self.assertRegex(redraws[-1], "100%")
         return redraws
+
+    def test_is_not_for_a_terminal_without_commands(self):
+        write_model(f"{SCRATCH}/large.safetensors", 12 << 30)
+        status, text = on_terminal([PROGRAMS["ckpt"], "verify", "large.safetensors"], TERM="dumb")
+        self.assertEqual(status, 0, text)
+        self.assertNotRegex(text, "[\r\x1b]")
 
     def test_is_one_line_of_any_width(self):
         self.assertTrue(all("[" not in line for line in self.lines(50)))

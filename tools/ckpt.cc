@@ -9,8 +9,10 @@
 //   ckpt diff checkpoints/step-00000100 checkpoints/step-00000200
 #include <algorithm>
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -208,17 +210,27 @@ int PrintHelp(const std::string& text) {
   return kExitDone;
 }
 
-// An error of the command line; with --json the object on stdout, too. The flag may be one of those that are wrong, so
-// it is looked for in the arguments.
-int Refuse(const std::string& program, const absl::Status& status, const std::vector<std::string>& arguments) {
-  for (const std::string& argument : arguments) {
-    if (argument == "--") break;
-    if (argument == "--json" || argument == "-json") {
-      Print("%s", ProblemJson(status));
-      break;
-    }
-  }
+// An error of the command line; with --json (`is_json`) the object on stdout, too.
+int Refuse(const std::string& program, const absl::Status& status, bool is_json) {
+  if (is_json) Print("%s", ProblemJson(status));
   return ReportUsageError(program, status);
+}
+
+// A flag that other subcommands have: which ones. SetFlags refuses it without.
+absl::Status CheckFlags(const Subcommand& subcommand, const CommandLine& line) {
+  const auto has = [](const Subcommand& other, const std::string& flag) {
+    return std::find(other.flags.begin(), other.flags.end(), flag) != other.flags.end();
+  };
+  for (const auto& [flag, value] : line.flags) {
+    if (has(subcommand, flag)) continue;
+    std::vector<std::string> others;
+    for (const Subcommand& other : Subcommands()) {
+      if (has(other, flag)) others.push_back(other.name);
+    }
+    return absl::InvalidArgumentError(absl::StrCat("ckpt ", subcommand.name, " has no flag --", flag, ", which is for ",
+                                                   absl::StrJoin(others, ", ")));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckOperands(const Subcommand& subcommand, const CommandLine& line) {
@@ -254,12 +266,13 @@ std::vector<std::string> PathsOf(const Subcommand& subcommand, const CommandLine
   return paths;
 }
 
-int RunSubcommand(const Subcommand& subcommand, const CommandLine& line, const std::vector<std::string>& arguments) {
+int RunSubcommand(const Subcommand& subcommand, const CommandLine& line, bool is_json) {
   const std::string program = absl::StrCat("ckpt ", subcommand.name);
-  absl::Status status = SetFlags(line, program, subcommand.flags);
+  absl::Status status = CheckFlags(subcommand, line);
+  if (status.ok()) status = SetFlags(line, program, subcommand.flags);
   if (status.ok()) status = CheckOperands(subcommand, line);
   if (status.ok()) status = CheckEndpointApplies(subcommand, line);
-  if (!status.ok()) return Refuse(program, status, arguments);
+  if (!status.ok()) return Refuse(program, status, is_json);
   EnterCallersDirectory();
   absl::Status files = CheckAreFiles(PathsOf(subcommand, line));
   if (files.ok()) files = CheckAreNoOtherUrls(line.operands);
@@ -271,43 +284,53 @@ int RunSubcommand(const Subcommand& subcommand, const CommandLine& line, const s
 }
 
 // "ckpt help", "ckpt help SUBCOMMAND".
-int RunHelp(const CommandLine& line) {
+int RunHelp(const CommandLine& line, bool is_json) {
   if (line.operands.empty()) return PrintHelp(Help(line.helpfull));
   const Subcommand* const subcommand = FindSubcommand(line.operands[0]);
-  return subcommand != nullptr ? PrintHelp(Help(*subcommand))
-                               : ReportUsageError("ckpt", NoSubcommand(line.operands[0]));
+  return subcommand != nullptr ? PrintHelp(Help(*subcommand)) : Refuse("ckpt", NoSubcommand(line.operands[0]), is_json);
 }
 
-// The program that an error of the flags names: the subcommand that the arguments seem to have.
-std::string ProgramOf(const std::vector<std::string>& arguments) {
-  for (const std::string& argument : arguments) {
-    if (FindSubcommand(argument) != nullptr) return absl::StrCat("ckpt ", argument);
-  }
-  return "ckpt";
+// "ckpt SUBCOMMAND help", unless that is a file.
+bool AsksForHelp(const CommandLine& line) {
+  std::error_code ignored;
+  return line.help || line.helpfull ||
+         (line.operands == std::vector<std::string>{"help"} && line.flags.empty() &&
+          !std::filesystem::exists("help", ignored));
+}
+
+// An error of the flags is one of the subcommand that the arguments seem to have; null if they have none.
+const Subcommand* SubcommandIn(const std::vector<std::string>& arguments) {
+  const auto at = std::find_if(arguments.begin(), arguments.end(),
+                               [](const std::string& argument) { return FindSubcommand(argument) != nullptr; });
+  return at == arguments.end() ? nullptr : FindSubcommand(*at);
 }
 
 int Main(int argc, char** argv) {
   KeepStandardStreams();
   // A file that outgrows its limit (ulimit -f) is then an error like a full disk, and does not end the process.
   std::signal(SIGXFSZ, SIG_IGN);
-  const std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
-  absl::StatusOr<CommandLine> line = ReadCommandLine(argc, argv);
-  if (!line.ok()) return Refuse(ProgramOf(arguments), line.status(), arguments);
+  const bool is_json = WantsJson(argc, argv);
+  const Subcommand* const seems = SubcommandIn({argv + std::min(argc, 1), argv + argc});
+  absl::StatusOr<CommandLine> line =
+      ReadCommandLine(argc, argv, seems == nullptr ? std::vector<std::string>() : seems->flags);
+  if (!line.ok()) {
+    return Refuse(seems == nullptr ? "ckpt" : absl::StrCat("ckpt ", seems->name), line.status(), is_json);
+  }
   if (line->version) return PrintVersion("ckpt");
   if (line->operands.empty()) {
-    if (line->help || line->helpfull) return RunHelp(*line);
-    const int status = Refuse("ckpt", absl::InvalidArgumentError("a subcommand is missing"), arguments);
+    if (line->help || line->helpfull) return RunHelp(*line, is_json);
+    const int status = Refuse("ckpt", absl::InvalidArgumentError("a subcommand is missing"), is_json);
     PrintError("\n%s", WrapText(Summaries(), HelpColumns()));
     return status;
   }
   const std::string name = line->operands.front();
   line->operands.erase(line->operands.begin());
-  if (name == "help") return RunHelp(*line);
+  if (name == "help") return RunHelp(*line, is_json);
   if (name == "version") return PrintVersion("ckpt");
   const Subcommand* const subcommand = FindSubcommand(name);
-  if (subcommand == nullptr) return Refuse("ckpt", NoSubcommand(name), arguments);
-  if (line->help || line->helpfull) return PrintHelp(Help(*subcommand));
-  return RunSubcommand(*subcommand, *line, arguments);
+  if (subcommand == nullptr) return Refuse("ckpt", NoSubcommand(name), is_json);
+  if (AsksForHelp(*line)) return PrintHelp(Help(*subcommand));
+  return RunSubcommand(*subcommand, *line, is_json);
 }
 
 }  // namespace

@@ -85,6 +85,21 @@ absl::Status CheckSeparator(const std::string& program, int argc, char** argv) {
   return absl::OkStatus();
 }
 
+absl::Status CheckOptions(const LaunchOptions& options) {
+  if (options.command.empty()) return absl::InvalidArgumentError("a program after -- is missing");
+  if (options.nproc == 0)
+    return absl::InvalidArgumentError("--nproc is missing, or 0: expected a number of ranks, 1 or more");
+  if (options.nproc < 0)
+    return absl::InvalidArgumentError(absl::StrCat("--nproc=", options.nproc, ", expected 1 or more"));
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--timeout=", absl::FormatDuration(options.timeout), ", expected more than 0"));
+  }
+  if (options.stop_grace >= absl::ZeroDuration()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--grace=", absl::FormatDuration(options.stop_grace), ", expected 0 or more"));
+}
+
 int Report(const std::string& program, const LaunchResult& result) {
   if (result.exit_code != 0) {
     PrintError("%s: %s\n", program, result.description);
@@ -115,13 +130,9 @@ int Main(int argc, char** argv) {
   options.timeout = absl::GetFlag(FLAGS_timeout);
   options.stop_grace = absl::GetFlag(FLAGS_grace);
   options.run_id = absl::GetFlag(FLAGS_run_id);
-  if (options.nproc < 1 || options.timeout <= absl::ZeroDuration() || options.stop_grace < absl::ZeroDuration() ||
-      options.command.empty()) {
-    return ReportUsageError(program,
-                            absl::InvalidArgumentError("wanted --nproc of at least 1, a --timeout above 0, a --grace "
-                                                       "of at least 0, and a program after --"));
-  }
-  if (const absl::Status held = CheckNproc(options.nproc); !held.ok()) {
+  absl::Status held = CheckOptions(options);
+  if (held.ok()) held = CheckNproc(options.nproc);
+  if (!held.ok()) {
     return ReportUsageError(program, held);
   }
   const absl::StatusOr<LaunchResult> result = Launch(options);

@@ -37,9 +37,18 @@ TEST_F(CkptTest, HelpIsAskedForInEverySpelling) {
     EXPECT_EQ(MustCkpt({"help", name}), of_one) << name;
     EXPECT_EQ(MustCkpt({name, "-h"}), of_one) << name;
   }
+  EXPECT_EQ(MustCkpt({"convert", "help"}), MustCkpt({"convert", "--help"}));
   const Outcome unknown = Ckpt({"help", "inspct"});
   EXPECT_EQ(unknown.status, 2);
   EXPECT_THAT(unknown.err, HasSubstr("did you mean inspect?"));
+}
+
+TEST_F(CkptTest, AFlagOfOthersIsRefusedWithTheirNamesAndNeverSuggested) {
+  const std::string model = TestData("all_dtypes.safetensors");
+  EXPECT_THAT(Ckpt({"verify", model, "--keep-last=1"}).err, HasSubstr("has no flag --keep_last, which is for prune;"));
+  EXPECT_THAT(Ckpt({"verify", model, "--tensors"}).err, HasSubstr("has no flag --tensors, which is for inspect;"));
+  EXPECT_THAT(Ckpt({"convert", model, "x", "--forc"}).err, HasSubstr("unknown flag --forc (did you mean --force?)"));
+  EXPECT_THAT(Ckpt({"verify", model, "--forc"}).err, HasSubstr("unknown flag --forc;"));
 }
 
 TEST_F(CkptTest, TheReleaseIsAskedForInEverySpelling) {
@@ -67,6 +76,9 @@ TEST_F(CkptTest, DashesAreUnderscores) {
 TEST_F(CkptTest, AWrongCommandLineIsAnObjectTooIfJsonIsAskedFor) {
   for (const std::vector<std::string>& arguments : {std::vector<std::string>{"inspct", "x", "--json"},
                                                     {"inspect", "--json"},
+                                                    {"inspct", "x", "--json=true"},
+                                                    {"help", "inspct", "--json"},
+                                                    {"convert", "a", "b", "--world_size=two", "--json=1"},
                                                     {"inspect", "x", "--json", "--colour"}}) {
     const Outcome outcome = Ckpt(arguments);
     EXPECT_EQ(outcome.status, 2);
@@ -133,6 +145,31 @@ TEST_F(CkptTest, DamageEndsWithTheCommandThatRepairs) {
   MustCkpt({"convert", TestData("all_dtypes.safetensors"), Path("c"), "--state_dict_type=sharded", "--world_size=2"});
   std::filesystem::remove(Path("c/rank-00001-of-00002.h5"));
   EXPECT_THAT(Ckpt({"verify", Path("c")}).err, HasSubstr("\"ckpt repair " + Path("c") + " --dry_run\""));
+  std::filesystem::rename(Path("c"), Path("my c"));
+  EXPECT_THAT(Ckpt({"verify", Path("my c")}).err, HasSubstr("\"ckpt repair '" + Path("my c") + "' --dry_run\""));
+}
+
+TEST_F(CkptTest, ALostManifestIsReportedWithTheCommandThatMakesItAgain) {
+  MustCkpt({"convert", TestData("all_dtypes.safetensors"), Path("c"), "--state_dict_type=sharded", "--world_size=2"});
+  std::filesystem::remove(Path("c/manifest.json"));
+  EXPECT_THAT(Ckpt({"inspect", Path("c")}).err, HasSubstr("; `ckpt repair " + Path("c") + " --dry_run` says whether"));
+  MustCkpt({"convert", TestData("all_dtypes.safetensors"), Path("full")});
+  std::filesystem::remove(Path("full/manifest.json"));
+  EXPECT_THAT(Ckpt({"inspect", Path("full")}).err,
+              HasSubstr("without it give that file, " + Path("full/checkpoint.h5")));
+  MustCkpt({"inspect", Path("full/checkpoint.h5")});
+}
+
+TEST_F(CkptTest, ACommandThatIsSuggestedWorksAsItIsTyped) {
+  std::filesystem::copy(TestData("all_dtypes.safetensors"), Path("it's a $HOME.safetensors"));
+  const std::string text = MustCkpt({"inspect", Path("it's a $HOME.safetensors")});
+  const std::string command = text.substr(text.find("  ckpt convert ") + 6);
+  ASSERT_OK_AND_ASSIGN(
+      const ProgramResult run,
+      RunProgram(
+          {"/bin/sh", "-c", "cd " + Path("") + " && " + std::filesystem::absolute("tools/ckpt").string() + command},
+          absl::Minutes(1)));
+  EXPECT_EQ(run.exit_status, 0) << command << run.output;
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 // ckpt prune: plans first (checkpoint/native/retention.h), which verifies steps until it finds a good one, then applies
 // the plan; --dry_run prints the same plan without applying it. Steps that a run has set aside, and files not proven to
 // be a checkpoint of this project, are listed and never deleted: the user decides about them.
+#include <filesystem>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -35,10 +37,20 @@ struct Pruning {
   std::vector<SetAsideStep> set_aside;
 };
 
+// A ROOT without a step that verifies is an error that a scheduled prune must not hide, although nothing was deleted.
+absl::Status CheckHasGoodStep(const std::string& root, const RetentionPlan& plan) {
+  if (plan.has_good || plan.steps.empty()) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat("no step of ", root, " verifies"));
+}
+
 // A step has "reason" only if it is kept and "problem" only if it does not verify.
 std::string ToJson(const std::string& root, const Pruning& pruning, bool dry_run) {
   const RetentionPlan& plan = pruning.plan;
   Json json = {{"path", root}, {"dry_run", dry_run}, {"has_good_step", plan.has_good}};
+  if (const absl::Status status = CheckHasGoodStep(root, plan); !status.ok()) {
+    json["problem"] = status.message();
+    json["problems"] = Json::array({status.message()});
+  }
   json["freed_bytes"] = plan.freed_bytes;
   json["steps"] = Json::array();
   for (const auto& step : plan.steps) {
@@ -96,6 +108,10 @@ absl::StatusOr<Pruning> Prune(const std::string& root, const RetentionPolicy& po
     return absl::InvalidArgumentError(
         absl::StrCat(root, " is itself a checkpoint; give the directory that holds its step-* directories"));
   }
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(root, ignored)) {
+    return absl::InvalidArgumentError(absl::StrCat(root, " is a file; give a directory that holds step-* directories"));
+  }
   FSDP_RETURN_IF_ERROR(files.List(root).status());
   Pruning pruning;
   FSDP_ASSIGN_OR_RETURN(pruning.set_aside, ListSetAside(root));
@@ -135,9 +151,8 @@ int RunPrune(const CommandLine& line) {
     return ReportFailure("ckpt prune", pruning.status());
   }
   json ? Print("%s", ToJson(root, *pruning, dry_run)) : PrintText(*pruning, dry_run);
-  // A ROOT without a step that verifies is an error that a scheduled prune must not hide, although nothing was deleted.
-  if (pruning->plan.has_good || pruning->plan.steps.empty()) return kExitDone;
-  return ReportFailure("ckpt prune", absl::DataLossError(absl::StrCat("no step of ", root, " verifies")));
+  const absl::Status status = CheckHasGoodStep(root, pruning->plan);
+  return status.ok() ? kExitDone : ReportFailure("ckpt prune", status);
 }
 
 }  // namespace fsdp

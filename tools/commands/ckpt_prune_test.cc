@@ -82,6 +82,9 @@ TEST_F(CkptPruneTest, TheLastStepThatVerifiesStays) {
   const Outcome outcome = Ckpt({"prune", Path("root"), "--keep_last=1"});
   EXPECT_EQ(outcome.status, 1);
   EXPECT_THAT(outcome.err, HasSubstr("no step of " + Path("root") + " verifies"));
+  const Json json = Json::parse(Ckpt({"prune", Path("root"), "--keep_last=1", "--json"}).out);
+  EXPECT_EQ(json["problem"], "no step of " + Path("root") + " verifies");
+  EXPECT_EQ(json["problems"], Json::array({json["problem"]}));
   EXPECT_THAT(NamesIn(Path("root")), ElementsAre("step-00000002", "step-00000003"));
 }
 
@@ -169,7 +172,9 @@ TEST_F(CkptPruneTest, FreedBytesAreThoseOfFilesThatLoseTheirLastName) {
 TEST_F(CkptPruneTest, RefusesAPathThatIsNoRoot) {
   MakeRoot(1);
   fs::create_directory(Path("empty"));
+  WriteFile(Path("file"), "x");
   const std::vector<std::pair<std::string, std::string>> cases = {
+      {Path("file"), "is a file; give a directory that holds step-* directories"},
       {Path("root/step-00000001"), "is itself a checkpoint"},
       {Path("empty"), "holds no checkpoint: expected step-* directories"},
       {Path("none"), "none"},
