@@ -98,5 +98,22 @@ TEST_F(InterruptionTest, ATargetThatIsToBeReplacedIsUnchanged) {
   EXPECT_EQ(std::filesystem::file_size(Path("out/a.safetensors")), 10u);
 }
 
+// Regression: the files made so far stayed in a hidden directory, as large as what was lost.
+TEST_F(InterruptionTest, NothingIsLeftOfARepair) {
+  MustCkpt(
+      {"convert", Path("model.safetensors"), Path("c"), "--state_dict_type=sharded", "--world_size=2", "--parity=1"});
+  std::filesystem::remove(Path("c/rank-00001-of-00002.h5"));
+  const std::vector<std::string> before = NamesIn(Path("c"));
+  ASSERT_OK_AND_ASSIGN(const std::unique_ptr<ChildProcess> child,
+                       ChildProcess::Start({std::filesystem::absolute("tools/ckpt"), "repair", Path("c")},
+                                           {.errors = ChildOutput::Text()}));
+  while (NamesIn(Path("c")).size() == before.size() && !child->Poll(absl::Milliseconds(1)).has_value()) {
+  }
+  child->Signal(SIGINT);
+  EXPECT_THAT(child->Wait(absl::Minutes(1)), IsOkAndHolds(128 + SIGINT)) << child->errors();
+  EXPECT_THAT(child->errors(), HasSubstr("ckpt repair: interrupted: " + Path("c") + " is unchanged"));
+  EXPECT_EQ(NamesIn(Path("c")), before);
+}
+
 }  // namespace
 }  // namespace fsdp

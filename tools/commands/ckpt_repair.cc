@@ -9,9 +9,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/terminal.h"
+#include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/repair/repair.h"
 #include "fsdp/tools/cli/ckpt_flags.h"
 #include "fsdp/tools/cli/ckpt_report.h"
+#include "fsdp/tools/cli/interruption.h"
 #include "fsdp/tools/commands/commands.h"
 #include "nlohmann/json.hpp"
 
@@ -39,6 +41,21 @@ void PrintText(const std::string& path, const RepairReport& report, bool dry_run
   Print("%s: %s\n", path, outcome);
 }
 
+// `status`, or that `path` is a checkpoint of another format.
+absl::Status WhyNotRepaired(const std::string& path, const absl::Status& status) {
+  const absl::StatusOr<const FormatDriver*> driver = FindFormat(path);
+  if (!driver.ok() || (*driver)->traits().is_ours) return status;
+  return absl::InvalidArgumentError(absl::StrCat(
+      path, " is ", std::string((*driver)->traits().headline),
+      ", expected a checkpoint of this project: other formats have no digests and no parity to repair them from"));
+}
+
+// How a repair ended, of which an interruption is to report whether it has changed the checkpoint.
+absl::Status Outcome(const absl::StatusOr<RepairReport>& report, bool dry_run) {
+  if (!report.ok()) return report.status();
+  return report->is_whole() && !dry_run ? absl::OkStatus() : absl::CancelledError("nothing has changed");
+}
+
 }  // namespace
 
 // With --dry_run the same report lists what a repair would do, and the exit status shows whether it would be enough.
@@ -46,11 +63,15 @@ int RunRepair(const CommandLine& line) {
   const std::string& path = line.operands[0];
   RepairOptions options;
   options.dry_run = absl::GetFlag(FLAGS_dry_run);
+  Interruption interruption;
+  options.file_system = &interruption.files();
   const absl::StatusOr<RepairReport> report = RepairCheckpoint(path, options);
+  interruption.EndProgramIfInterrupted("ckpt repair", path, Outcome(report, options.dry_run));
   const bool json = absl::GetFlag(FLAGS_json);
   if (!report.ok()) {
-    if (json) Print("%s", ProblemJson(report.status()));
-    return ReportFailure("ckpt repair", report.status());
+    const absl::Status status = WhyNotRepaired(path, report.status());
+    if (json) Print("%s", ProblemJson(status));
+    return ReportFailure("ckpt repair", status);
   }
   json ? Print("%s", ToJson(path, *report, options.dry_run)) : PrintText(path, *report, options.dry_run);
   if (report->is_whole()) return kExitDone;

@@ -82,5 +82,15 @@ TEST_F(CkptRepairTest, ACheckpointThatCannotBeRepairedExitsWithOne) {
   EXPECT_THAT(std::string(Json::parse(none.out)["problem"]), HasSubstr("none"));
 }
 
+TEST_F(CkptRepairTest, ACheckpointOfAnotherFormatIsRefusedByWhatItIs) {
+  MakeCheckpoint();
+  for (const std::string& path : {Path("whole.safetensors"), TestData("hf_sharded")}) {
+    const Outcome outcome = Ckpt({"repair", path, "--json"});
+    EXPECT_EQ(outcome.status, 1);
+    EXPECT_THAT(std::string(Json::parse(outcome.out)["problem"]),
+                HasSubstr(path + " is a model in safetensors, expected a checkpoint of this project"));
+  }
+}
+
 }  // namespace
 }  // namespace fsdp
