@@ -119,13 +119,13 @@ TEST_P(NormOpsTest, GradientsThatAreReplacedHaveTheBitsOfASumWithZero) {
   ops_->LayerNorm(x, weight, weight, 1e-5f, out, mean, rstd, *stream_);
   ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, added[0], added[1], *stream_);
   // One of the two may be replaced and the other added to.
-  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, {replaced[0], /*adds=*/false}, ParameterGrad(),
-                          *stream_);
-  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, Columns(zeros), {replaced[1], /*adds=*/false},
+  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, {replaced[0], /*accumulates=*/false},
+                          ParameterGrad(), *stream_);
+  ops_->LayerNormBackward(grad_out, x, weight, mean, rstd, grad_x, Columns(zeros), {replaced[1], /*accumulates=*/false},
                           *stream_);
   ops_->RmsNorm(x, weight, 1e-2f, out, rstd, *stream_);
   ops_->RmsNormBackward(grad_out, x, weight, rstd, grad_x, added[2], *stream_);
-  ops_->RmsNormBackward(grad_out, x, weight, rstd, grad_x, {replaced[2], /*adds=*/false}, *stream_);
+  ops_->RmsNormBackward(grad_out, x, weight, rstd, grad_x, {replaced[2], /*accumulates=*/false}, *stream_);
   ASSERT_OK(stream_->Synchronize());
   for (int i = 0; i < 3; ++i) ExpectSameBytes(replaced[i], added[i]);
 }

@@ -41,7 +41,7 @@ absl::StatusOr<ParameterGrad> Parameter::GradToWrite() {
   }
   if (!grad.defined()) return NotBound(*this, "grad");
   grad_used = true;
-  return ParameterGrad(grad, /*adds=*/std::exchange(zero_grad_stream, nullptr) == nullptr);
+  return ParameterGrad(grad, /*accumulates=*/std::exchange(zero_grad_stream, nullptr) == nullptr);
 }
 
 void Parameter::FillInitial(uint64_t seed, const Interval& interval, float* out) const {
