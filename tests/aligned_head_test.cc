@@ -117,5 +117,21 @@ TEST_F(AlignedHeadTest, LlamaWithAnOddVocabularyHasNoMisalignedProduct) {
   ExpectAlignedProducts([] { return *MakeLlama(SmallLlama()); });
 }
 
+// Rows of odd lengths, from an odd address on, in each operand of a product that is large enough to be worth the
+// copies.
+TEST_F(AlignedHeadTest, ALargeProductOfMisalignedOperandsIsOneOfAlignedCopies) {
+  const auto matrix = [this](int64_t rows, int64_t columns) -> absl::StatusOr<Tensor> {
+    FSDP_ASSIGN_OR_RETURN(const Tensor all, Tensor::Empty(*device_, DType::kBFloat16, {rows * columns + 1}));
+    return all.Slice({1, rows * columns + 1}).View({rows, columns});
+  };
+  ASSERT_OK_AND_ASSIGN(const Tensor a, matrix(501, 537));
+  ASSERT_OK_AND_ASSIGN(const Tensor b, matrix(537, 1003));
+  ASSERT_OK_AND_ASSIGN(const Tensor c, matrix(501, 1003));
+  const int64_t before = EmulatedMisalignedProducts();
+  ops_->Matmul(a, b, Tensor(), c, {}, *stream_);
+  ASSERT_OK(stream_->Synchronize());
+  EXPECT_EQ(EmulatedMisalignedProducts(), before);
+}
+
 }  // namespace
 }  // namespace fsdp
