@@ -29,6 +29,17 @@ class PickleBudget {
   // kResourceExhausted at the place of `value` when either sum exceeds the limit. Estimates, in bytes.
   absl::Status Take(PickleValue value, int64_t now, int64_t later);
 
+  // The sums, for Reset: what was taken since is freed.
+  struct Sums {
+    int64_t now = 0;
+    int64_t later = 0;
+  };
+  Sums sums() const { return {now_, later_}; }
+  void Reset(const Sums& sums) {
+    now_ = sums.now;
+    later_ = sums.later;
+  }
+
  private:
   const int64_t limit_;
   int64_t now_;

@@ -142,14 +142,19 @@ class ObjectTaker {
 
 constexpr char kGoWithout[] = "; set TensorSourceOptions::skip_links to go without them";
 
+// True for a value of no class, which is too large.
+bool IsValue(const TorchObject& object) { return !object.is_tensor && object.global.empty(); }
+
 // True for a tensor in a dict with the usual name of a model.
 bool HasNameOfModel(const TorchObject& object) {
   return std::any_of(object.keys.begin(), object.keys.end(), IsUsualModelName);
 }
 
 absl::Status Refuse(const char* what, const std::vector<TorchObject>& objects, const char* advice) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      what, " are not read, and nothing was executed: ", absl::StrJoin(DescribeObjects(objects), ", "), advice));
+  const bool are_values = std::all_of(objects.begin(), objects.end(), IsValue);
+  return absl::Status(are_values ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInvalidArgument,
+                      absl::StrCat(are_values ? "values" : what, " are not read, and nothing was executed: ",
+                                   absl::StrJoin(DescribeObjects(objects), ", "), advice));
 }
 
 }  // namespace

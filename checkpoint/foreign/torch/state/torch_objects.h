@@ -37,7 +37,8 @@ struct TorchObject {
 // object. In the order of the tree.
 std::vector<TorchObject> TakeObjects(TorchNode& root);
 
-// The kInvalidArgument that names `objects`, of which there is at least one, and the options that leave them out.
+// The error that names `objects`, of which there is at least one, and the options that leave them out:
+// kInvalidArgument, or kResourceExhausted if all are values that are too large.
 absl::Status RefuseObjects(const std::vector<TorchObject>& objects);
 
 // kInvalidArgument names the tensors of `objects` that are in a model of the tree at `top`, which has `models` of them,

@@ -184,6 +184,23 @@ TEST(TorchObjectsTest, ATensorInAPlaceForNoTensorIsNamed) {
   }
 }
 
+// The order of the samples of ImageNet, which a sampler keeps.
+TEST(TorchObjectsTest, AValueThatIsTooLargeDoesNotLockTheModelNextToIt) {
+  std::string order = "](";
+  for (int i = 0; i < 1'000'001; ++i) order += "K\7";
+  order += "e";
+  const std::string pickle =
+      Model("model", "loader", "}(" + Text("order") + order + Text("again") + order + "uX\1\0\0\0yK\1"s);
+  EXPECT_THAT(StateOf(pickle, {}),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       AllOf(HasSubstr("values are not read"), HasSubstr("\"loader.x.order\" (byte "),
+                             HasSubstr("too large or too deep to be kept"), HasSubstr("model_only"))));
+  ASSERT_OK_AND_ASSIGN(const TorchState state, StateOf(pickle, {.model_only = true, .skip_objects = true}));
+  EXPECT_NE(state.contents.FindTensor(StateKey::Model("w.weight")), nullptr);
+  EXPECT_THAT(state.left_out, ElementsAre(HasSubstr("\"loader.x.order\""), HasSubstr("\"loader.x.again\"")));
+  EXPECT_EQ(*state.contents.FindText(StateKey::Extra("loader")), R"({"x":{},"y":1})");
+}
+
 // Regression: the key 7 of what was around an object became "7".
 TEST(TorchObjectsTest, AKeyStaysWhatItIsWhereItsValueHadAnObject) {
   const std::string value = "}(K\7](" + kNamespace + "K\1eK\x08" + Tensor("1") + "u";

@@ -19,7 +19,6 @@
 #include "fsdp/checkpoint/foreign/torch/pickle/inert_globals.h"
 #include "fsdp/checkpoint/foreign/torch/pickle/pickle_budget.h"
 #include "fsdp/checkpoint/foreign/torch/state/dict_key.h"
-#include "fsdp/checkpoint/foreign/torch/state/literal_tensor.h"
 
 namespace fsdp {
 namespace {
@@ -31,6 +30,7 @@ constexpr int64_t kTensorBytes = 160;
 constexpr int64_t kLaterTensorBytes = 285;
 constexpr int64_t kLaterNames = 1;  // copies of its full name
 constexpr int64_t kBranchBytes = 128;
+constexpr char kTooLarge[] = "a value too large or too deep to be kept";
 constexpr int64_t kMemberBytes = sizeof(TorchNode::Member) + 16;  // and its entry in the index
 
 class TreeBuilder {
@@ -46,16 +46,38 @@ class TreeBuilder {
     }
     if (TorchTensorTaker::IsTensor(value)) return AddTensor(value);
     FSDP_ASSIGN_OR_RETURN(const bool holds_tensor, HoldsTensor(value, depth));
-    if (!holds_tensor) {
-      FSDP_ASSIGN_OR_RETURN(PythonJson json, JsonOfPickle(value, budget_));
-      return TorchNode::Value(std::move(json));
-    }
+    return holds_tensor ? BuildBranch(value, depth) : BuildValue(value, depth);
+  }
+
+ private:
+  absl::StatusOr<TorchNode> BuildBranch(PickleValue value, int depth) {
     const int64_t room = kBranchBytes + value.size() * kMemberBytes;  // taken before a member exists
     FSDP_RETURN_IF_ERROR(budget_.Take(value, room, 0));               // freed while the state dict is built
     return value.is(Kind::kDict) ? BuildDict(value, depth) : BuildList(value, depth);
   }
 
- private:
+  // A value that is too large, such as the order of a million samples, must not lock the tensors next to it: it is an
+  // object. Of a dict or list with such a value the others are kept. To find one costs as much as to read a pickle, so
+  // there may be only a few.
+  absl::StatusOr<TorchNode> BuildValue(PickleValue value, int depth) {
+    constexpr size_t kMostTooLarge = 16;
+    constexpr int64_t kMostMembers = 1000;
+    const PickleBudget::Sums before = budget_.sums();
+    const bool is_known = too_large_.contains(value.id());
+    absl::StatusOr<PythonJson> json = absl::ResourceExhaustedError(kTooLarge);
+    if (!is_known) json = JsonOfPickle(value, budget_);
+    if (absl::IsResourceExhausted(json.status()) && (is_known || too_large_.size() < kMostTooLarge)) {
+      budget_.Reset(before);
+      too_large_.insert(value.id());
+      const bool is_branch = value.is(Kind::kDict) || value.is_sequence();
+      if (!is_known && is_branch && value.size() <= kMostMembers) return BuildBranch(value, depth);
+      json = ObjectOfPickle(value, absl::StrCat("byte ", value.place(), " of the pickle: ", kTooLarge),
+                            /*is_tensor=*/false, budget_);
+    }
+    FSDP_RETURN_IF_ERROR(json.status());
+    return TorchNode::Value(*std::move(json));
+  }
+
   absl::StatusOr<TorchNode> AddTensor(PickleValue value) {
     const bool is_taken = value.is(Kind::kObject);
     FSDP_RETURN_IF_ERROR(
@@ -144,8 +166,9 @@ class TreeBuilder {
 
   PickleBudget budget_;
   TorchTensorTaker& tensors_;
-  int64_t path_bytes_ = 0;           // of the full name of the value that is being built
-  std::vector<Holds> holds_tensor_;  // by Pickle::NodeIndex
+  int64_t path_bytes_ = 0;                   // of the full name of the value that is being built
+  std::vector<Holds> holds_tensor_;          // by Pickle::NodeIndex
+  absl::flat_hash_set<uint32_t> too_large_;  // by PickleValue::id
 };
 
 // CheckHoldsNoShards of the nodes from `node` on. The depth of a tree is bounded.
@@ -165,13 +188,6 @@ absl::Status CheckNode(const std::string& name, const TorchNode& node, const Tor
 }
 
 }  // namespace
-
-absl::StatusOr<std::string> ReadBytes(const TorchTensorReader& read, int tensor, DType dtype,
-                                      const Interval& interval) {
-  std::string bytes(interval.size() * SizeOf(dtype), '\0');
-  FSDP_RETURN_IF_ERROR(read(tensor, interval, reinterpret_cast<std::byte*>(bytes.data())));
-  return bytes;
-}
 
 TorchNode TorchNode::Tensor(int index) {
   TorchNode node;
@@ -305,49 +321,6 @@ void TorchNode::Reserve(int64_t count) {
   if (branch_ == nullptr) branch_ = std::make_unique<Branch>();
   branch_->members.reserve(count);
   branch_->MakeIndex(count);
-}
-
-// A null reader refuses every tensor, so the table of types is never used.
-absl::StatusOr<PythonJson> TorchNode::ToJson() const { return ToJson(TorchLeafTypes(0, nullptr), nullptr); }
-
-absl::StatusOr<PythonJson> TorchNode::ToJson(const TorchLeafTypes& tensors, const TorchTensorReader& read) const {
-  if (kind_ == Kind::kValue) return value();
-  if (kind_ == Kind::kTensor) {
-    if (read == nullptr) return absl::InvalidArgumentError("a tensor instead of a plain value");
-    const TorchLeafType& type = tensors[tensor_];
-    if (type.shape.numel() > kMaxLiteralBytes / SizeOf(type.dtype)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("a tensor of shape ", type.shape.ToString(), " instead of a plain value or a small tensor"));
-    }
-    FSDP_ASSIGN_OR_RETURN(std::string bytes, ReadBytes(read, tensor_, type.dtype, {0, type.shape.numel()}));
-    return JsonOfTensor({type.dtype, type.shape, std::move(bytes)});
-  }
-  const bool is_object = IsPlainDict();
-  PythonJson json = is_object ? PythonJson::object() : PythonJson::array();
-  for (const auto& [name, member] : members()) {
-    FSDP_ASSIGN_OR_RETURN(PythonJson value, member.ToJson(tensors, read));
-    if (is_object) {
-      AppendMember(json, name, std::move(value));
-    } else if (is_list) {
-      json.push_back(std::move(value));
-    } else {
-      PythonJson key = member.has_json_name ? ParsePythonJson(name) : PythonJson(name);
-      json.push_back(PythonJson::array({std::move(key), std::move(value)}));
-    }
-  }
-  if (Tag() == nullptr) return json;
-  return PythonJson({{kPythonTag, Tag()}, {"items", std::move(json)}});
-}
-
-bool TorchNode::IsPlainDict() const {
-  return !is_list && !is_ordered && !is_counter &&
-         std::none_of(members().begin(), members().end(),
-                      [](const Member& member) { return member.second.has_json_name || member.first == kPythonTag; });
-}
-
-const char* TorchNode::Tag() const {
-  if (is_list) return is_tuple ? "tuple" : nullptr;
-  return is_ordered ? "OrderedDict" : is_counter ? "Counter" : IsPlainDict() ? nullptr : "dict";
 }
 
 bool HoldsTensor(const TorchNode& node) {
