@@ -113,7 +113,7 @@ std::string Help(std::string_view usage, absl::Span<const std::string> names) {
 
 // An error of the command line.
 int Refuse(const std::string& program, const absl::Status& status, int argc, char** argv) {
-  if (WantsJson(argc, argv)) Print("%s", ProblemJson(std::string(status.message())));
+  if (WantsJson(argc, argv)) Print("%s", ProblemJson(status.code(), std::string(status.message())));
   return ReportUsageError(program, status);
 }
 

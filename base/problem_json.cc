@@ -5,8 +5,10 @@
 
 namespace fsdp {
 
-std::string ProblemJson(std::string_view message) {
-  const nlohmann::ordered_json json = {{"problem", message}, {"problems", nlohmann::ordered_json::array({message})}};
+std::string ProblemJson(absl::StatusCode code, std::string_view message) {
+  const nlohmann::ordered_json json = {{"problem", message},
+                                       {"problems", nlohmann::ordered_json::array({message})},
+                                       {"code", absl::StatusCodeToString(code)}};
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 

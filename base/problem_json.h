@@ -7,11 +7,13 @@
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
+
 namespace fsdp {
 
-// {"problem": message, "problems": [message]}, indented, with a newline at its end. Messages contain names from damaged
-// files: bytes that are not UTF-8 are replaced.
-std::string ProblemJson(std::string_view message);
+// {"problem": message, "problems": [message], "code": "NOT_FOUND"}, indented, with a newline at its end; the code is
+// the name of the status's. Messages contain names from damaged files: bytes that are not UTF-8 are replaced.
+std::string ProblemJson(absl::StatusCode code, std::string_view message);
 
 }  // namespace fsdp
 

@@ -249,7 +249,7 @@ absl::StatusOr<std::vector<SimulatedRun>> SimulateAll() {
 
 // With --json an error is an object too.
 void PrintProblem(const absl::Status& status) {
-  if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(std::string(status.message())));
+  if (absl::GetFlag(FLAGS_json)) Print("%s", ProblemJson(status.code(), std::string(status.message())));
 }
 
 int Refuse(const absl::Status& status) {

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """inspect: what `ckpt inspect` says about a checkpoint, as a dict."""
 
-import os
 from typing import Any, Dict, List, Optional
 
-from . import _arguments, _program, _steps
-from ._checkpoint import Checkpoint, Path, SourceLayout
+from . import _arguments, _program
+from ._checkpoint import Path, SourceLayout
 from ._library import CheckpointError
 
 _UNIMPLEMENTED = 12
@@ -56,18 +55,4 @@ def inspect(
     outcome = _program.run(programs[0], ["inspect", _program.operand(path)], flags)
     if "format" in outcome.report:
         return Inspection(outcome.report)
-    raise _failure(path, layout, outcome.problem)
-
-
-def _failure(path: Path, layout: SourceLayout, problem: str) -> CheckpointError:
-    """The exception for a problem, of the kind that `open` raises. A directory of checkpoints is not opened: that reads
-    its newest."""
-    for flag in ("map", "endpoint_url"):
-        if problem.startswith(f"--{flag}"):
-            problem = ("layout" if flag == "map" else flag) + problem[2 + len(flag) :]
-    try:
-        if os.path.exists(path) and not (os.path.isdir(path) and _steps.steps(path)):
-            Checkpoint(path, verify=False, layout=layout).close()
-    except CheckpointError as error:
-        return type(error)(error._number, problem)
-    return _program.failure(problem)
+    raise outcome.failure()

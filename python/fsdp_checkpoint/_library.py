@@ -26,7 +26,7 @@ DTYPE_NUMBERS = {name: number for number, name in enumerate(DTYPES)}
 
 FULL, LOCAL, SHARDED = 0, 1, 2
 
-_NOT_FOUND, _ALREADY_EXISTS, _DATA_LOSS = 5, 6, 15
+_UNKNOWN, _NOT_FOUND, _ALREADY_EXISTS, _DATA_LOSS = 2, 5, 6, 15
 _CODES = (
     "ok", "cancelled", "unknown", "invalid argument", "deadline exceeded", "not found", "already exists",
     "permission denied", "resource exhausted", "failed precondition", "aborted", "out of range", "unimplemented",
@@ -250,12 +250,21 @@ def with_option_names(text: str) -> str:
     return text
 
 
+def failure(code: int, message: str) -> CheckpointError:
+    kind = {_NOT_FOUND: NotFoundError, _ALREADY_EXISTS: ExistsError, _DATA_LOSS: DataLossError}.get(code)
+    return (kind or CheckpointError)(code, message)
+
+
+def failure_of_code(name: str, message: str) -> CheckpointError:
+    """`name` as ckpt and the messages of C++ have it: "NOT_FOUND"."""
+    words = name.lower().replace("_", " ")
+    return failure(_CODES.index(words) if words in _CODES else _UNKNOWN, message)
+
+
 def _raise_on_failure(code: int, function: object, arguments: object) -> int:
     if code == 0:
         return code
-    message = with_option_names(library.fsdp_error_message().decode("utf-8", "replace"))
-    kind = {_NOT_FOUND: NotFoundError, _ALREADY_EXISTS: ExistsError, _DATA_LOSS: DataLossError}.get(code)
-    raise (kind or CheckpointError)(code, message)
+    raise failure(code, with_option_names(library.fsdp_error_message().decode("utf-8", "replace")))
 
 
 def _load() -> types.SimpleNamespace:

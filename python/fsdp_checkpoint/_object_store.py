@@ -23,7 +23,7 @@ def _run(operands: List[str], overwrite: bool, endpoint_url: Optional[str]) -> D
         if outcome.is_done:
             return outcome.report
         if _IS_STATIC not in outcome.problem:
-            raise _program.failure(outcome.problem)
+            raise outcome.failure()
         refused = f"{program}: {outcome.problem}"
     raise CheckpointError(
         _UNIMPLEMENTED,

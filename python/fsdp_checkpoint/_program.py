@@ -4,14 +4,15 @@
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sysconfig
 from typing import Any, Dict, List, NamedTuple
 
 from ._checkpoint import Path
-from ._library import CheckpointError, ExistsError, NotFoundError
+from ._library import CheckpointError, failure_of_code
 
-_UNKNOWN, _NOT_FOUND, _EXISTS = 2, 5, 6
+_ARGUMENTS = {"force": "overwrite=True", "map": "layout", "endpoint_url": "endpoint_url"}  # by flag
 
 
 class Outcome(NamedTuple):
@@ -20,6 +21,12 @@ class Outcome(NamedTuple):
     is_done: bool
     report: Dict[str, Any]  # {} if it is not JSON
     problem: str
+
+    def failure(self) -> CheckpointError:
+        """The exception for the problem, with the names of flags as arguments."""
+        flags = "|".join(_ARGUMENTS)
+        problem = re.sub(rf"(?<![^\s\"`])--({flags})\b", lambda flag: _ARGUMENTS[flag[1]], self.problem)
+        return failure_of_code(self.report.get("code", ""), problem)
 
 
 def _only_programs(directories: List[str]) -> List[str]:
@@ -62,11 +69,3 @@ def run(program: str, operands: List[str], flags: List[str]) -> Outcome:
         report = {}
     problem = report.get("problem") or done.stderr.strip() or f"{program} ended with status {done.returncode}"
     return Outcome(done.returncode == 0, report, problem)
-
-
-def failure(problem: str) -> CheckpointError:
-    """The exception for a problem."""
-    if " exists" in problem and "--force replaces it" in problem:
-        return ExistsError(_EXISTS, problem.replace("--force replaces it", "overwrite=True replaces it"))
-    is_missing = "does not exist" in problem or "holds no checkpoint" in problem
-    return NotFoundError(_NOT_FOUND, problem) if is_missing else CheckpointError(_UNKNOWN, problem)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """push and pull, by the first ckpt on the PATH that can."""
 
+import json
 import os
 import stat
 import unittest
@@ -35,14 +36,16 @@ class ObjectStoreTest(Case):
             self.assertEqual(fsdp_checkpoint.pull("s3://b/p", "-x")["words"], "pull s3://b/p ./-x --json")
 
     def test_a_failure_is_an_exception_with_the_text_of_ckpt(self):
-        for problem, kind in (
-            ("copy exists and is not to be overwritten; --force replaces it", FileExistsError),
-            ("runs does not exist", FileNotFoundError),
-            ("s3://b: access denied", fsdp_checkpoint.CheckpointError),
+        for code, problem, kind in (
+            ("ALREADY_EXISTS", "copy exists and is not to be overwritten; --force replaces it", FileExistsError),
+            ("NOT_FOUND", "runs does not exist", FileNotFoundError),
+            ("PERMISSION_DENIED", "s3://b: access denied", fsdp_checkpoint.CheckpointError),
         ):
-            with self.on_path(self.program(f"echo '{{\"problem\": \"{problem}\"}}'; exit 1")):
-                with self.assertRaisesRegex(kind, problem.split(";")[0]):
+            report = json.dumps({"problem": problem, "problems": [problem], "code": code})
+            with self.on_path(self.program(f"echo '{report}'; exit 1")):
+                with self.assertRaisesRegex(kind, problem.replace("--force", "overwrite=True")) as caught:
                     fsdp_checkpoint.pull("s3://b/p", "copy")
+                self.assertEqual(caught.exception.code, code.lower().replace("_", " "))
         with self.on_path(self.program("echo broken >&2; exit 2")), self.assertRaisesRegex(RuntimeError, "broken"):
             fsdp_checkpoint.push("runs", "s3://b/p")
 

@@ -77,6 +77,8 @@ int ReportUsage(const std::string& program, const absl::Status& status) {
   return ReportUsageError(program, status);
 }
 
-std::string ProblemJson(const absl::Status& status) { return ProblemJson(WithFlagNames(status.message())); }
+std::string ProblemJson(const absl::Status& status) {
+  return ProblemJson(status.code(), WithFlagNames(status.message()));
+}
 
 }  // namespace fsdp

@@ -100,7 +100,9 @@ TEST_F(CkptJsonTest, AFailureIsOneObjectToo) {
   for (std::vector<std::string> run : runs) {
     SCOPED_TRACE(run[0]);
     run.push_back("--json");
-    EXPECT_THAT(std::string(Object(run, 1).value("problem", "")), testing::HasSubstr("none"));
+    const Json json = Object(run, 1);
+    EXPECT_THAT(json.value("problem", ""), testing::HasSubstr("none"));
+    EXPECT_EQ(json.value("code", ""), "NOT_FOUND");
   }
   // Errors of the command line that only the subcommand finds.
   const std::vector<std::vector<std::string>> wrong = {{"inspect", Path("root"), "--tensors=("},
@@ -117,6 +119,7 @@ TEST_F(CkptJsonTest, AFailureIsOneObjectToo) {
     run.push_back("--json");
     const Json json = Object(run, 2);
     EXPECT_EQ(json["problems"], Json({json["problem"]}));
+    EXPECT_EQ(json["code"], "INVALID_ARGUMENT");
   }
   const Json verified = Object({"verify", Path("none"), "--json"}, 1);
   EXPECT_EQ(MembersOf(verified).count("files"), 1u);

@@ -381,7 +381,8 @@ std::string ProblemJson(const std::string& path, const absl::Status& status) {
   const bool is_refused = IsS3Url(path) && !ParseS3Url(path).ok();
   return ToText({{"path", is_refused ? WithoutPassword(path) : path},
                  {"problem", WithFlagNames(status.message())},
-                 {"problems", Json::array({WithFlagNames(status.message())})}});
+                 {"problems", Json::array({WithFlagNames(status.message())})},
+                 {"code", absl::StatusCodeToString(status.code())}});
 }
 
 }  // namespace fsdp
