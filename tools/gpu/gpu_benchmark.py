@@ -16,7 +16,7 @@ import statistics
 import struct
 import sys
 
-from gpu_programs import HERE, Background, json_lines, output_of
+from gpu_programs import HERE, Background, Failed, json_lines, output_of
 from gpu_tests import MIXED, row_of, skipped
 
 WARMUP = 10
@@ -50,6 +50,8 @@ def tokens_file(session):
 
 
 def keep_training(session, model, rows, name, run):
+    if not run["tokens_per_second"]:
+        raise Failed(f"no step after the first {WARMUP}")
     session.results["training"].setdefault(f"{model} {rows}", {}).setdefault(name, []).append(run)
 
 
@@ -89,16 +91,23 @@ def train_torch(session, model, rows, kind, timeout):
     return row_of("", 0, 0, reason=f"{summary(run)}, first step {run['first_step_seconds']:.0f} s")
 
 
+def training_piece(session, name, seconds, work):
+    """`seconds`: the time for compiling and the steps; a row that cannot finish is not started, and one that takes four
+    times as long hangs and is ended, which leaves time to the others."""
+    if session.tiny:
+        return name, 2, work
+    return name, seconds, lambda timeout: work(min(timeout, 4 * seconds))
+
+
 def ours(session, model, rows, name, flags, environment=None):
     seconds = {"llama-3.2-1b": 25}.get(model, 8 + rows // 8)
-    return (f"{model}, {rows} rows: {name}", 2 if session.tiny else seconds, lambda timeout:
-            train_ours(session, model, rows, name, flags, timeout, environment))
+    return training_piece(session, f"{model}, {rows} rows: {name}", seconds, lambda timeout:
+                          train_ours(session, model, rows, name, flags, timeout, environment))
 
 
 def peer(session, model, rows, kind, seconds):
-    """`seconds`: the time for compiling and the steps; a row that cannot finish is not started."""
-    return (f"{model}, {rows} rows: torch, {kind}", 2 if session.tiny else seconds, lambda timeout:
-            train_torch(session, model, rows, kind, timeout))
+    return training_piece(session, f"{model}, {rows} rows: torch, {kind}", seconds, lambda timeout:
+                          train_torch(session, model, rows, kind, timeout))
 
 
 def graph_flags(session):

@@ -123,6 +123,19 @@ def detail_of(row):
     return "; ".join(details)
 
 
+def row_of_error(name, error):
+    return gpu_tests.row_of(name, 1, 0, [f"{type(error).__name__}: {error}"])
+
+
+def pieces_of(session, part):
+    """The pieces of a part; if they cannot be made, one that fails."""
+    try:
+        return PARTS[part][1](session)
+    except Exception as error:  # of any kind: the other parts still run
+        row = row_of_error(part, error)
+        return [(part, 0, lambda timeout: row)]
+
+
 def work_through(session, part, pieces, deadline, report, began):
     for name, wants, work in pieces:
         left = deadline - time.monotonic()
@@ -135,7 +148,7 @@ def work_through(session, part, pieces, deadline, report, began):
             except Failed as failure:
                 row = gpu_tests.row_of(name, 1, 0, str(failure).splitlines())
             except Exception as error:  # of any kind: the other rows still count
-                row = gpu_tests.row_of(name, 1, 0, [f"{type(error).__name__}: {error}"])
+                row = row_of_error(name, error)
             row["seconds"] = round(time.monotonic() - started, 1)
         row |= dict(name=name, part=part)
         report["rows"].append(row)
@@ -150,17 +163,24 @@ def write(session, report):
     (session.out / "report.json").write_text(json.dumps({**report, **session.results}, indent=1) + "\n")
 
 
+def section(title, lines_of):
+    """An empty line, the title and the lines, if there are lines; an error instead of lines that cannot be made."""
+    try:
+        lines = lines_of()
+    except Exception as error:  # of any kind: the other sections still count
+        lines = [f"{type(error).__name__}: {error}"]
+    return ["", title, *lines] if lines else []
+
+
 def tables(session, report):
     problems = [f"{verdict_of(row)}: {row['name']}; {detail_of(row)}" for row in report["rows"]
                 if verdict_of(row) not in ("ok", "skipped")]
-    sections = {"Kernels: microseconds; of a copy, or TFLOP/s": gpu_goals.kernel_lines(session.results),
-                "Training": gpu_goals.training_lines(session.results), "Problems": problems,
-                "Goals": gpu_goals.goal_lines(session.results, report["machine"]["gpu"])}
-    lines = [str(report["machine"])]
-    for title, section in sections.items():
-        if section:
-            lines += ["", title, *section]
-    return lines
+    gpu = report["machine"]["gpu"]
+    return [str(report["machine"]),
+            *section("Kernels: microseconds; of a copy, or TFLOP/s", lambda: gpu_goals.kernel_lines(session.results)),
+            *section("Training", lambda: gpu_goals.training_lines(session.results)),
+            *section("Problems", lambda: problems),
+            *section("Goals", lambda: gpu_goals.goal_lines(session.results, gpu))]
 
 
 def parts_of(text, parser):
@@ -195,7 +215,7 @@ def main():
                 session.begin(part, parts[index:])
                 spent += PARTS[part][0]
                 deadline = began + (args.budget - RESERVE) * spent / shares
-                work_through(session, part, PARTS[part][1](session), deadline, report, began)
+                work_through(session, part, pieces_of(session, part), deadline, report, began)
         finally:
             session.end()
         write(session, report)

@@ -73,22 +73,47 @@ class GpuCheckTest(unittest.TestCase):
         self.assertRegex(output, r"\nGoals\n(met|MISSED) ")
         self.assertLess(len(output.split("\n{'gpu'")[-1]), 12000)
 
-    def test_a_program_that_fails_stops_no_other(self):
-        broken = self.folder / "bundle/bin/cuda_kernels_benchmark"
-        built = os.readlink(broken)
-        broken.unlink()
-        broken.write_text("#!/bin/sh\necho the last words\nexit 7\n")
-        broken.chmod(0o755)
+    def check_with(self, program, script, *flags):
+        """The same, with a shell script in place of a program."""
+        replaced = self.folder / "bundle/bin" / program
+        built = os.readlink(replaced)
+        replaced.unlink()
+        replaced.write_text(f"#!/bin/sh\n{script}\n")
+        replaced.chmod(0o755)
         try:
-            status, report, output = self.check("--part=kernels,checkpoints", "--device=cpu", "--tiny", "--budget=60")
+            return self.check(*flags, "--device=cpu", "--tiny")
         finally:
-            broken.unlink()
-            broken.symlink_to(built)
+            replaced.unlink()
+            replaced.symlink_to(built)
+
+    def test_a_program_that_fails_stops_no_other(self):
+        status, report, output = self.check_with("cuda_kernels_benchmark", "echo the last words\nexit 7",
+                                                 "--part=kernels,checkpoints", "--budget=60")
         self.assertEqual(status, 1, output)
         rows = {row["name"]: row for row in report["rows"]}
         self.assertEqual(rows["kernels, ours"]["output"], ["exit status 7", "the last words"])
         self.assertEqual(rows["staging and loads"]["status"], 0, output)
         self.assertIn("FAILED (1): kernels, ours", output)
+
+    def test_a_program_that_hangs_leaves_the_next_part_its_time(self):
+        status, report, output = self.check_with("cuda_optimizer_extras_test", "sleep 600",
+                                                 "--part=changed,checkpoints", "--budget=60")
+        self.assertEqual(status, 1, output)
+        rows = {row["name"]: row for row in report["rows"]}
+        self.assertEqual(rows["cuda_optimizer_extras_test"]["status"], 124, output)
+        self.assertEqual(rows["cuda_graph_test"]["reason"], "not in the bundle")
+        self.assertEqual(rows["staging and loads"]["status"], 0, output)
+        self.assertIn("TIMED OUT: cuda_optimizer_extras_test", output)
+
+    def test_a_train_gpt_that_trains_nothing_leaves_the_other_parts_and_the_tables(self):
+        status, report, output = self.check_with("train_gpt", "exit 0", "--part=losses,train,again,checkpoints",
+                                                 "--budget=120")
+        self.assertEqual(status, 1, output)
+        rows = {row["name"]: row for row in report["rows"]}
+        self.assertEqual(rows["losses against the CPU's"]["status"], 1, output)
+        self.assertEqual(rows["gpt2-124m, 8 rows: ours"]["status"], 1, output)
+        self.assertEqual(rows["staging and loads"]["status"], 0, output)
+        self.assertRegex(output, r"\nGoals\n(met|MISSED) ")
 
     def test_what_the_budget_has_no_room_for_is_named(self):
         status, report, output = self.check("--part=checkpoints", "--device=cpu", "--tiny", "--budget=5")

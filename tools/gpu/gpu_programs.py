@@ -39,12 +39,15 @@ def environment(more=None):
 
 
 def kill_group(process):
-    """Ends a program and all processes that it started."""
+    """Ends a program and all processes that it started. One that the GPU's driver does not let go is left behind."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
         pass
-    process.wait()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        pass
 
 
 def run(command, timeout, scratch, more_environment=None):
