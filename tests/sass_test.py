@@ -28,7 +28,7 @@ class Rule:
     calls: bool = False           # may have subroutines, such as the slow path of a division
     loads_in_flight: int = 0      # loads of 16 bytes before the first use of one
     wide_stores: int = 0          # stores of 16 bytes; ptxas splits one that it cannot prove to be aligned
-    needs: tuple = ()             # opcodes that it must have
+    needs: tuple = ()             # opcodes that it must have, with suffixes or without
     max_registers: int = 255
     local_memory: bool = False    # may spill, or index arrays in memory
 
@@ -43,14 +43,14 @@ RULES = [
     Rule("cuda_column_sums", rf"SumRuns<8, {H}>", loads_in_flight=8, max_registers=64),
     Rule("cuda_cross_entropy", rf"Visit<true, .*{H}>", calls=True, loads_in_flight=4, max_registers=64),
     Rule("cuda_attention", rf"Forward<.*<64, 1>, {H}>", calls=True, needs=("HMMA", "LDSM"), max_registers=128),
-    Rule("cuda_online_attention", rf"Forward<{H}, 64>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS")),
+    Rule("cuda_online_attention", rf"Forward<{H}, 64>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS.128")),
     # A few registers kept over the loop spill, none within a product.
-    Rule("cuda_online_attention", rf"Forward<{H}, 128>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS"),
+    Rule("cuda_online_attention", rf"Forward<{H}, 128>", wide_stores=1, needs=("HMMA", "LDSM", "LDGSTS.128"),
          local_memory=True),
     Rule("cuda_online_attention_backward", rf"Grad(Queries|Keys)<{H}, 64>", wide_stores=1,
-         needs=("HMMA", "LDSM", "LDGSTS"), max_registers=168),
+         needs=("HMMA", "LDSM", "LDGSTS.128"), max_registers=168),
     Rule("cuda_online_attention_backward", rf"Grad(Queries|Keys)<{H}, 128>", wide_stores=1,
-         needs=("HMMA", "LDSM", "LDGSTS")),
+         needs=("HMMA", "LDSM", "LDGSTS.128")),
     # Blocks of 1,024 threads, which do not start with more registers.
     Rule("cuda_norm", "NormMemory<", calls=True, local_memory=True, max_registers=64),
     Rule("cuda_norm_backward", "BackwardMemory<", calls=True, local_memory=True, max_registers=64),
@@ -67,7 +67,10 @@ class Kernel:
     registers: int
 
     def count(self, opcode):
-        return sum(name.split(".")[0] == opcode for name, _ in self.instructions)
+        """Of the instructions with this opcode and the suffixes that are given."""
+        base, *suffixes = opcode.split(".")
+        names = [name.split(".") for name, _ in self.instructions]
+        return sum(name[0] == base and all(suffix in name for suffix in suffixes) for name in names)
 
     def wide_stores(self):
         return sum(name.startswith("STG") and ".128" in name for name, _ in self.instructions)
