@@ -45,6 +45,14 @@ bool StaysInside(const fs::path& path, const fs::path& directory) {
 
 }  // namespace
 
+CarriedFiles CarriedFiles::LeftBehind() const {
+  if (files.empty()) return {};
+  std::vector<std::string> names;
+  for (const auto& [name, path] : files) names.push_back(name);
+  return {.files = {},
+          .notes = {absl::StrCat("not copied: ", SomeOf(names), "; a directory of safetensors would keep it all")}};
+}
+
 CarriedFiles FindCarriedFiles(const std::string& source, const std::optional<DType>& dtype) {
   constexpr uintmax_t kMaxBytes = uintmax_t{256} << 20;  // each is read whole
   CarriedFiles carried;

@@ -18,6 +18,9 @@ namespace fsdp {
 struct CarriedFiles {
   std::map<std::string, std::string> files;  // SafetensorsTarget::carried
   std::vector<std::string> notes;  // which files are carried, and which are not for a reason that may surprise
+
+  // For a target that cannot hold them: no files, and a note that names these.
+  CarriedFiles LeftBehind() const;
 };
 
 // The files of the directory `source`, whose tensors are converted to `dtype`; none without a config.json in it. A link

@@ -75,12 +75,14 @@ TEST(CarriedFilesTest, AFileOfTheDestinationThatIsNotReplacedStops) {
               StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("\"notes.txt\"")));
 }
 
-TEST(CarriedFilesTest, OneFileCarriesNothing) {
+TEST(CarriedFilesTest, WhatOneFileLeavesBehindIsNamed) {
   const std::string source = ModelWith(NewTestDirectory() + "/source", {"config.json"});
   WriteAll(source + "/config.json", "{}");
-  const std::string destination = NewTestDirectory() + "/copy.safetensors";
-  ASSERT_OK_AND_ASSIGN(const ConvertReport report, ConvertCheckpoint(source, destination, {}));
-  EXPECT_THAT(report.notes, IsEmpty());
+  for (const char* name : {"/copy.safetensors", "/copy.pt", "/copy"}) {
+    ASSERT_OK_AND_ASSIGN(const ConvertReport report, ConvertCheckpoint(source, NewTestDirectory() + name, {}));
+    EXPECT_THAT(report.notes, ElementsAre("not copied: config.json; a directory of safetensors would keep it all"))
+        << name;
+  }
 }
 
 TEST(CarriedFilesTest, ADirectoryWithoutAConfigCarriesNothing) {

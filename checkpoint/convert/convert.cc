@@ -188,12 +188,14 @@ void RecordStep(const TensorSource& source, const FormatTarget& target, const Co
                                " has no place for a step that is not among the values of the source; hdf5 has one"));
 }
 
-// Lets `target` carry the source's files, if both are Hugging Face directories. Returns them, for notes.
+// Lets `target` carry the source's files, if both are Hugging Face directories. Returns them, for notes. GGUF has keys
+// for what they say (CarryGgufKeys).
 CarriedFiles CarryFiles(const std::string& source, const std::string& destination, const ConvertOptions& options,
                         FormatTarget& target) {
-  auto* const safetensors = std::get_if<SafetensorsTarget>(&target);
-  if (safetensors == nullptr || !MakeWriter(target)->MakesDirectory(destination)) return {};
+  if (std::holds_alternative<GgufTarget>(target)) return {};
   CarriedFiles carried = FindCarriedFiles(source, options.dtype);
+  auto* const safetensors = std::get_if<SafetensorsTarget>(&target);
+  if (safetensors == nullptr || !MakeWriter(target)->MakesDirectory(destination)) return carried.LeftBehind();
   safetensors->carried = carried.files;
   return carried;
 }
