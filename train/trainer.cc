@@ -30,6 +30,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/types/span.h"
 #include "fsdp/base/annotate.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/runfile.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
@@ -309,8 +310,9 @@ absl::Status Trainer::TrainAndExport() {
   FSDP_RETURN_IF_ERROR(SayAttention());
   if (is_rank0() && start_.step < steps) {
     const BatchShape& shape = batches_->shape();
-    Say("training with %d ranks, %d rows a step in %d micro-steps, %d tokens a step, steps %d to %d", shape.world_size,
-        shape.tokens_per_step() / shape.seq_len, shape.grad_accum, shape.tokens_per_step(), start_.step, steps - 1);
+    Say("training with %s, %s a step in %s, %d tokens a step, steps %d to %d", Counted(shape.world_size, "rank"),
+        Counted(shape.tokens_per_step() / shape.seq_len, "row"), Counted(shape.grad_accum, "micro-step"),
+        shape.tokens_per_step(), start_.step, steps - 1);
   }
   step_began_ = SteadyNow();
   for (int64_t step = start_.step; step < steps; ++step) {

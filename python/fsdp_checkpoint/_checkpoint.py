@@ -136,7 +136,8 @@ class Checkpoint(Mapping[str, "StoredTensor"]):
         if self._reader is None:
             return "<closed fsdp_checkpoint.Checkpoint>"
         step = "" if self.step is None else f", step {self.step}"
-        return f"<fsdp_checkpoint.Checkpoint {self.path!r}, {self.format}{step}, {len(self)} tensors>"
+        tensors = f"{len(self)} tensor{'s' * (len(self) != 1)}"
+        return f"<fsdp_checkpoint.Checkpoint {self.path!r}, {self.format}{step}, {tensors}>"
 
     def __enter__(self) -> "Checkpoint":
         return self

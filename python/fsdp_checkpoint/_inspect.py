@@ -18,10 +18,10 @@ class Inspection(Dict[str, Any]):
     """
 
     def __repr__(self) -> str:
-        ranks, step, problem = self.get("world_size"), self.get("step"), self.get("problem")
+        ranks, step, tensors = self.get("world_size"), self.get("step"), self.get("tensor_count")
         facts = [self.get("format"), f"{self.get('kind')} of {ranks} ranks" if ranks and ranks > 1 else None]
-        facts += [None if step is None else f"step {step}", f"{self.get('tensor_count')} tensors"]
-        facts += [_size(self.get("bytes", 0)), problem]
+        facts += [None if step is None else f"step {step}", f"{tensors} tensor{'s' * (tensors != 1)}"]
+        facts += [_size(self.get("bytes", 0)), self.get("problem")]
         return f"<fsdp_checkpoint.Inspection {self.get('path')!r}, {', '.join(fact for fact in facts if fact)}>"
 
 

@@ -235,7 +235,7 @@ class DirectoryTest(Case):
     def test_an_open_checkpoint_is_pickled_by_its_path(self):
         self.save("step-7")
         with fsdp_checkpoint.open(self.root, verify=False) as checkpoint:
-            self.assertIn("step-7', hdf5, step 7, 1 tensors", repr(checkpoint))
+            self.assertIn("step-7', hdf5, step 7, 1 tensor", repr(checkpoint))
             again = pickle.loads(pickle.dumps(checkpoint))
         self.assertEqual(again["model/w"].tolist(), [0] * 5)
         again.close()

@@ -48,7 +48,7 @@ class InspectTest(Case):
         fsdp_checkpoint.save(self.path(), STATE)
         found = fsdp_checkpoint.inspect(self.root)
         self.assertEqual(
-            repr(found), f"<fsdp_checkpoint.Inspection '{self.path()}', hdf5, step 1, 1 tensors, {found['bytes']} B>"
+            repr(found), f"<fsdp_checkpoint.Inspection '{self.path()}', hdf5, step 1, 1 tensor, {found['bytes']} B>"
         )
         self.assertIn("None", repr(fsdp_checkpoint.Inspection()))
 

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
@@ -374,7 +375,7 @@ int RunConversion(const CommandLine& line, const Conversion& conversion) {
   if (report->tensors == 0) {
     Print("%s: no tensors\n", destination);  // a note has what it holds
   } else {
-    Print("%s: %d tensor%s, %s\n", destination, report->tensors, report->tensors == 1 ? "" : "s",
+    Print("%s: %s, %s\n", destination, Counted(report->tensors, "tensor"),
           FormatBytes(static_cast<double>(report->bytes)));
   }
   for (const std::string& note : report->notes) Print("note: %s\n", WithFlagNames(note));

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/terminal.h"
@@ -226,7 +227,7 @@ void PrintSummary(const DiffReport& report) {
 void PrintResult(const DiffReport& report, const OneSidedNames& names, const DiffOptions& options) {
   if (report.equal()) {
     const char* how = report.total.changed == 0 ? "every value is equal" : "every value is within the tolerance";
-    Print("equal: %d tensors, %d elements; %s\n", report.compared, report.total.numel, how);
+    Print("equal: %s, %s; %s\n", Counted(report.compared, "tensor"), Counted(report.total.numel, "element"), how);
     return;
   }
   const auto count = [](const std::vector<TensorDiff>& tensors) {

@@ -63,9 +63,9 @@ TEST_F(CkptLinksTest, WithSkipLinksTheyAreNotes) {
                                HasSubstr(std::string("note: left out: ") + kExternal),
                                HasSubstr(std::string("note: left out: ") + kHard)));
   const std::string verified = MustCkpt({"verify", Path("x.h5"), "--skip_links"});
-  EXPECT_THAT(verified, AllOf(HasSubstr(std::string("note: left out: ") + kExternal), HasSubstr(": 1 tensors, ")));
+  EXPECT_THAT(verified, AllOf(HasSubstr(std::string("note: left out: ") + kExternal), HasSubstr(": 1 tensor, ")));
   const std::string differ = MustCkpt({"diff", Path("x.h5"), Path("out.safetensors"), "--skip_links"});
-  EXPECT_THAT(differ, AllOf(HasSubstr(std::string("left out of A: ") + kHard), HasSubstr("equal: 1 tensors")));
+  EXPECT_THAT(differ, AllOf(HasSubstr(std::string("left out of A: ") + kHard), HasSubstr("equal: 1 tensor,")));
   const std::string json = MustCkpt({"verify", Path("x.h5"), "--skip_links", "--json"});
   EXPECT_THAT(LeftOutOf(json), ElementsAre(kSoft, kExternal, kHard));
 }

@@ -8,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
@@ -79,7 +80,7 @@ int RunPull(const CommandLine& line) {
     Print("%s", ToJson(*pulled, destination));
     return kExitDone;
   }
-  Print("%s: %d files, %s, of %s: every digest matches\n", destination, pulled->report.files,
+  Print("%s: %s, %s, of %s: every digest matches\n", destination, Counted(pulled->report.files, "file"),
         FormatBytes(static_cast<double>(pulled->report.bytes)), pulled->source);
   return kExitDone;
 }

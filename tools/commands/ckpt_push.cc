@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/steady_clock.h"
 #include "fsdp/base/terminal.h"
@@ -78,17 +79,16 @@ std::string ToJson(const Pushed& pushed) {
 
 void PrintText(const Pushed& pushed) {
   const UploadReport& report = pushed.report;
-  const auto count = [](int64_t number) { return static_cast<long long>(number); };
-  Print("%s: %d files, %s, of %s\n", pushed.destination, count(report.files),
+  Print("%s: %s, %s, of %s\n", pushed.destination, Counted(report.files, "file"),
         FormatBytes(static_cast<double>(report.bytes)), pushed.source);
   for (const std::string& skipped : pushed.skipped) Print("skipped: %s\n", skipped);
   // From an earlier upload of the same save, whole or broken off.
   if (report.sent_files < report.files) {
-    Print("note: %d files were there already\n", count(report.files - report.sent_files));
+    Print("note: there already: %s\n", Counted(report.files - report.sent_files, "file"));
   }
   if (report.swept_files > 0) {
-    Print("note: deleted %d files of other saves of this step, which were replaced or never complete\n",
-          count(report.swept_files));
+    Print("note: deleted %s of other saves of this step, which were replaced or never complete\n",
+          Counted(report.swept_files, "file"));
   }
 }
 

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "fsdp/base/annotate.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/shell_word.h"
 #include "fsdp/base/status_macros.h"
@@ -177,7 +178,8 @@ std::string ToJson(const Verdict& verdict) {
 std::string Conclusion(const Verdict& verdict) {
   if (verdict.is_ours) return "every digest matches";
   if (const size_t tensors = verdict.report.partly_read.size(); tensors > 0) {
-    return absl::StrCat("the structure is sound, but ", tensors, " tensors were not wholly read");
+    return absl::StrCat("the structure is sound, but ", Counted(tensors, "tensor"), tensors == 1 ? " was" : " were",
+                        " not wholly read");
   }
   if (verdict.has_checksums) return "the structure is sound, and every CRC-32 matches";
   return absl::StrCat("the structure is sound; ", verdict.format, " has no digests, so values cannot be checked");
@@ -222,7 +224,7 @@ void PrintText(const Verdict& verdict, const std::string& asked_for) {
   PrintNonFinite(report);
   PrintNotWhollyRead(report);
   if (!report.problems.empty()) return;
-  Print("%s: %d tensors, %s at %s/s: %s\n", verdict.path, report.tensors,
+  Print("%s: %s, %s at %s/s: %s\n", verdict.path, Counted(report.tensors, "tensor"),
         FormatBytes(static_cast<double>(report.bytes)), FormatBytes(BytesPerSecond(verdict)), Conclusion(verdict));
 }
 

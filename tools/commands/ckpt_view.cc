@@ -6,6 +6,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/terminal.h"
@@ -55,8 +56,8 @@ int RunView(const CommandLine& line) {
     Print("%s", ToJson(line.operands[0], path, *report));
     return kExitDone;
   }
-  Print("%s: %s, shows %d tensors of %s\n", path, FormatBytes(static_cast<double>(report->nbytes)), report->tensors,
-        line.operands[0]);
+  Print("%s: %s, shows %s of %s\n", path, FormatBytes(static_cast<double>(report->nbytes)),
+        Counted(report->tensors, "tensor"), line.operands[0]);
   // Names come from the file and are quoted, since they may contain bytes that a terminal interprets.
   for (const auto& [name, reason] : report->not_shown) {
     Print("note: %s is not shown: %s\n", Quote(name), reason);
