@@ -28,8 +28,8 @@ class Reader {
       if (std::find(skipped.begin(), skipped.end(), name) != skipped.end()) return absl::OkStatus();
       const std::vector<TorchObject> objects = TakeObjects(member);
       for (const TorchObject& object : objects) {
-        LeaveOut(absl::StrCat(Quote(object.path.empty() ? name : absl::StrCat(name, ".", object.path)),
-                              " (", object.Kind(), ")"));
+        LeaveOut(absl::StrCat(Quote(object.path.empty() ? name : absl::StrCat(name, ".", object.path)), " (",
+                              object.Kind(), ")"));
       }
       const bool is_object = std::any_of(objects.begin(), objects.end(), [](const auto& o) { return o.path.empty(); });
       return is_object ? absl::OkStatus() : Take(name, member);
