@@ -1,11 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A script from Python that runs two children by torch.jit.fork (make_golden.py).
+#include <ATen/Parallel.h>
 #include <torch/script.h>
 #include <torch/torch.h>
 
+#include <cstddef>
+#include <latch>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "fsdp/base/status_macros.h"
@@ -67,6 +71,17 @@ TEST(ForkScriptTest, ForksOnTheCallingThreadTrainAsLibTorchAlone) {
   }));
 }
 
+// Returns when every fork that was started has ended: all threads of their pool meet here. A forward that threw may
+// leave forks behind, which use its parameters during the next one.
+void WaitForForks() {
+  static std::mutex mutex;  // two calls at a time would share the threads between them
+  const std::lock_guard<std::mutex> lock(mutex);
+  const auto threads = static_cast<std::ptrdiff_t>(at::get_num_interop_threads());
+  const auto met = std::make_shared<std::latch>(threads + 1);
+  for (std::ptrdiff_t i = 0; i < threads; ++i) at::launch([met] { met->arrive_and_wait(); });
+  met->arrive_and_wait();
+}
+
 TEST(ForkScriptTest, ForksOnOtherThreadsAreRefusedByName) {
   ASSERT_OK(RunRanks(2, [&](std::shared_ptr<ProcessGroup> group) -> absl::Status {
     torch::jit::Module net = LoadScript();
@@ -82,6 +97,7 @@ TEST(ForkScriptTest, ForksOnOtherThreadsAreRefusedByName) {
     EXPECT_THAT(message, testing::AnyOf(testing::HasSubstr("ForwardOnThisThread"),
                                         testing::HasSubstr("is sharded and its unit")));
     // It can be used afterwards.
+    WaitForForks();
     const at::Tensor y = sharded->Forward([&] { return ForwardOnThisThread(net, {Uniform(0, {6, 8})}).toTensor(); });
     torch::jit::Module plain = LoadScript();
     EXPECT_TRUE(at::equal(y, plain.forward({Uniform(0, {6, 8})}).toTensor()));
