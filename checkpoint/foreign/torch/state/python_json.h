@@ -35,7 +35,8 @@ inline constexpr char kPythonTag[] = "__python__";
 
 // The tag of an object of any other class: {"__python__": "object", "name": "argparse.Namespace", "place": 57}, at that
 // byte of its pickle. It has no value, and is never part of a text: torch_objects.h takes it out of a tree. "what"
-// describes, in place of both, a value that has no form here; "tensor": true is a tensor in a form that is not read.
+// describes, in place of both, a value that has no form here; "tensor": true is a tensor in a form that is not read,
+// "large": true a value that is too large.
 inline constexpr char kObjectTag[] = "object";
 
 // The tag of a part of an extra value that is an entry of the state dict (extra_parts.h):

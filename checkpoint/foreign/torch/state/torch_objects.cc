@@ -133,6 +133,7 @@ class ObjectTaker {
     added.place = object.value("place", int64_t{0});
     added.what = object.value("what", std::string());
     added.is_tensor = object.value("tensor", false);
+    added.is_too_large = object.value("large", false);
     if (added.is_tensor) added.keys = keys_;
   }
 
@@ -142,18 +143,16 @@ class ObjectTaker {
 
 constexpr char kGoWithout[] = "; set TensorSourceOptions::skip_links to go without them";
 
-// True for a value of no class, which is too large.
-bool IsValue(const TorchObject& object) { return !object.is_tensor && object.global.empty(); }
-
 // True for a tensor in a dict with the usual name of a model.
 bool HasNameOfModel(const TorchObject& object) {
   return std::any_of(object.keys.begin(), object.keys.end(), IsUsualModelName);
 }
 
 absl::Status Refuse(const char* what, const std::vector<TorchObject>& objects, const char* advice) {
-  const bool are_values = std::all_of(objects.begin(), objects.end(), IsValue);
-  return absl::Status(are_values ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInvalidArgument,
-                      absl::StrCat(are_values ? "values" : what, " are not read, and nothing was executed: ",
+  const auto is_too_large = [](const TorchObject& object) { return object.is_too_large; };
+  const bool are_too_large = std::all_of(objects.begin(), objects.end(), is_too_large);
+  return absl::Status(are_too_large ? absl::StatusCode::kResourceExhausted : absl::StatusCode::kInvalidArgument,
+                      absl::StrCat(what, " are not read, and nothing was executed: ",
                                    absl::StrJoin(DescribeObjects(objects), ", "), advice));
 }
 
@@ -182,7 +181,12 @@ absl::Status RefuseObjects(const std::vector<TorchObject>& objects) {
   const bool is_whole = objects.size() == 1 && objects[0].path.empty();
   const bool are_tensors = std::all_of(objects.begin(), objects.end(), [](const auto& o) { return o.is_tensor; });
   const bool has_weights = std::any_of(objects.begin(), objects.end(), HasNameOfModel);
-  return Refuse(are_tensors ? "tensors in other forms" : "objects of Python classes", objects,
+  const bool are_values =
+      std::all_of(objects.begin(), objects.end(), [](const auto& o) { return !o.is_tensor && o.global.empty(); });
+  return Refuse(are_tensors  ? "tensors in other forms"
+                : are_values ? "values"
+                             : "objects of Python classes",
+                objects,
                 is_whole      ? ""
                 : has_weights ? kGoWithout
                               : "; set TensorSourceOptions::skip_links to go without them, or read only the model "

@@ -23,6 +23,7 @@ struct TorchObject {
   int64_t place = 0;   // the byte of its pickle
   std::string what;    // not empty: describes, in place of the two above, a value without a form here
   bool is_tensor = false;
+  bool is_too_large = false;
   std::vector<std::string> keys;  // is_tensor: of the dicts and lists of the tree around it, and its own
 
   // `an object of "pathlib.PosixPath"`.

@@ -201,6 +201,14 @@ TEST(TorchObjectsTest, AValueThatIsTooLargeDoesNotLockTheModelNextToIt) {
   EXPECT_EQ(*state.contents.FindText(StateKey::Extra("loader")), R"({"x":{},"y":1})");
 }
 
+// A string of Python 2.
+TEST(TorchObjectsTest, AValueThatHasNoFormIsInvalidAndNotTooLarge) {
+  EXPECT_THAT(StateOf(Model("model", "cache", "U\1\xff"), {}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       AllOf(HasSubstr("values are not read"), HasSubstr("\"cache.x\" (byte "),
+                             HasSubstr("a string that is not UTF-8"))));
+}
+
 // Regression: the key 7 of what was around an object became "7".
 TEST(TorchObjectsTest, AKeyStaysWhatItIsWhereItsValueHadAnObject) {
   const std::string value = "}(K\7](" + kNamespace + "K\1eK\x08" + Tensor("1") + "u";

@@ -242,7 +242,7 @@ class StateBuilder {
   // Values become texts and tensors stay tensors; a container with a tensor is divided (extra_parts.h).
   absl::Status AddExtra(const std::string& name, const TorchNode& node) {
     const StateKey key = StateKey::Extra(name);
-    if (options_.model_only && state_.contents.contains(key)) return absl::OkStatus();  // nobody reads it
+    if (options_.model_only && state_.contents.contains(key)) return absl::OkStatus();  // extra values are not read
     if (node.kind() == Kind::kTensor) return AddTensor(key, node.tensor());
     if (HoldsTensor(node)) {
       const auto add = [this](const std::string& path, const TorchNode& child) -> absl::StatusOr<std::string> {

@@ -73,6 +73,7 @@ class TreeBuilder {
       if (!is_known && is_branch && value.size() <= kMostMembers) return BuildBranch(value, depth);
       json = ObjectOfPickle(value, absl::StrCat("byte ", value.place(), " of the pickle: ", kTooLarge),
                             /*is_tensor=*/false, budget_);
+      if (json.ok()) (*json)["large"] = true;
     }
     FSDP_RETURN_IF_ERROR(json.status());
     return TorchNode::Value(*std::move(json));
