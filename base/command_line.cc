@@ -128,7 +128,7 @@ std::string ExpectedText(const absl::CommandLineFlag& flag, const std::string& t
   return is(uint64_t()) ? "a whole number of 0 or more" : "a whole number";
 }
 
-// `error`: Abseil's sentence, and behind it that of a parser of ours.
+// `error`: Abseil's sentence, followed by the message of the flag's own parser if this project has written it.
 absl::Status BadValue(const absl::CommandLineFlag& flag, const std::string& text, absl::string_view error) {
   const std::string of_abseil = absl::StrCat("Illegal value '", text, "' specified for flag '", flag.Name(), "'");
   const bool is_ours = absl::ConsumePrefix(&error, of_abseil) && absl::ConsumePrefix(&error, "; ");

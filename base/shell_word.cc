@@ -23,7 +23,7 @@ bool IsPlain(char c) {
 std::string ShellWord(std::string_view path) {
   const std::string word =
       absl::StrCat(path.substr(0, 1) == "-" ? "./" : "", absl::string_view(path.data(), path.size()));
-  // The escapes of EscapeText are also those of $'...'.
+  // EscapeText writes the escapes that $'...' reads.
   if (EscapeText(word, "\"'\\") != word) return absl::StrCat("$'", EscapeText(word), "'");
   if (!word.empty() && std::all_of(word.begin(), word.end(), IsPlain)) return word;
   return absl::StrCat("'", absl::StrReplaceAll(word, {{"'", "'\\''"}}), "'");

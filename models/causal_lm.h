@@ -42,8 +42,7 @@ void SetAttention(AttentionKind attention, CausalLmConfig& config);
 void SetLossChunks(int64_t loss_chunks, CausalLmConfig& config);
 
 // Tokens int32 [B, T] to logits [B * T, vocab_size], whose rows may be padded on a GPU (gpt2.h), or tokens and targets
-// to their loss; parameters are meta, that is without memory. Returns the errors of MakeGpt2
-// and MakeLlama.
+// to their loss; parameters are meta, that is without memory. Returns the errors of MakeGpt2 and MakeLlama.
 absl::StatusOr<std::unique_ptr<Module>> MakeCausalLm(const CausalLmConfig& config);
 
 // True if `module` is a transformer block of one of these models; for a wrap policy that makes each block a unit.

@@ -17,9 +17,8 @@ namespace fsdp {
 // Input tokens int32 [B, T]; output logits [B * T, vocab_size] in the compute dtype, on a GPU perhaps with padded rows
 // (Tensor::is_contiguous): CrossEntropyLoss takes them, Tape::Contiguous copies them. With targets as a second input,
 // int32 [B, T], the output is their loss, float32 [1], computed by LinearCrossEntropyLoss in loss_chunks; its backward
-// takes an undefined tensor as the gradient. Parameters are meta (no memory yet),
-// named, and have Hugging Face's Initializers (normal; norms 1, biases and the padding token's embedding 0). Returns
-// the errors of CheckLlamaConfig.
+// takes an undefined tensor as the gradient. Parameters are meta (no memory yet), named, and have Hugging Face's
+// Initializers (normal; norms 1, biases and the padding token's embedding 0). Returns the errors of CheckLlamaConfig.
 absl::StatusOr<std::unique_ptr<Module>> MakeLlama(const LlamaConfig& config);
 
 }  // namespace fsdp

@@ -8,8 +8,8 @@
 
 namespace fsdp {
 
-// The newest snapshot of `model`, a directory "models--OWNER--NAME", by its refs/main, which must be the name of a file
-// and not lead elsewhere; without it any snapshot, and "snapshots/REVISION" in it if there is none.
+// The newest snapshot of `model`, a directory "models--OWNER--NAME", by its refs/main. If that is missing, or is a path
+// instead of a name, any snapshot; if there is no snapshot, "snapshots/REVISION" in `model`.
 std::string HubSnapshotOf(const std::string& model);
 
 }  // namespace fsdp

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// PathsBelow: the checkpoints in the directories of a directory that is none itself: of a set of experiments, a
+// PathsBelow: the checkpoints in the subdirectories of a directory that is not a checkpoint: a set of experiments, a
 // trainer's output, a cache.
 #ifndef FSDP_CHECKPOINT_FORMATS_PATHS_BELOW_H_
 #define FSDP_CHECKPOINT_FORMATS_PATHS_BELOW_H_
@@ -12,7 +12,7 @@
 namespace fsdp {
 
 // The paths, relative to `directory`, of the files in it and of the files and directories below it for which
-// `is_checkpoint` is true, in natural order; only the ones that are nearest: those of the first level that has any.
+// `is_checkpoint` is true, in natural order. Only the first level that has a checkpoint counts.
 // Searches six levels, without hidden names and links to directories, and gives up after 2,000 names. Entries that
 // cannot be read are left out.
 std::vector<std::string> PathsBelow(const std::string& directory,

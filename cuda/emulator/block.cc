@@ -11,11 +11,11 @@
 //
 // The emulator finds: a missing barrier (each warp runs as far ahead of the next as barriers permit, and the order is
 // reversed after each one, so in one of the two orders a value is read before it is written, or overwritten before it
-// is read), asynchronous copies without a wait or with a destination that is still read (it
-// is NaN from the start of a copy to the wait), barriers in divergent code, warp operations with a wrong mask, shared
-// memory read before it is written (it is full of NaN) or written out of bounds. It does not model time, caches, weak
-// memory order, warps that run in lockstep, or blocks that run at the same time: blocks run one after the other, so a
-// race between blocks is not found.
+// is read), asynchronous copies without a wait or with a destination that is still read (it is NaN from the start of a
+// copy to the wait), barriers in divergent code, warp operations with a wrong mask, shared memory read before it is
+// written (it is full of NaN) or written out of bounds. It does not model time, caches, weak memory order, warps that
+// run in lockstep, or blocks that run at the same time: blocks run one after the other, so a race between blocks is not
+// found.
 
 #include "fsdp/cuda/emulator/block.h"
 
