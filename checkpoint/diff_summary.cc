@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/quote.h"
 
 namespace fsdp {
@@ -23,8 +24,6 @@ constexpr std::string_view kOptim = "optim/";
 
 bool StartsWith(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
-std::string Count(int64_t number, const char* what) { return absl::StrCat(number, " ", what, number == 1 ? "" : "s"); }
-
 // The values that only one side has, without the tensors that the other side has under another prefix.
 struct OneSided {
   int64_t model = 0;
@@ -34,9 +33,9 @@ struct OneSided {
   int64_t all() const { return model + optimizer + extra; }
   std::string ToString() const {
     std::vector<std::string> parts;
-    if (model > 0) parts.push_back(Count(model, "model value"));
-    if (optimizer > 0) parts.push_back(Count(optimizer, "optimizer value"));
-    if (extra > 0) parts.push_back(Count(extra, "extra value"));
+    if (model > 0) parts.push_back(Counted(model, "model value"));
+    if (optimizer > 0) parts.push_back(Counted(optimizer, "optimizer value"));
+    if (extra > 0) parts.push_back(Counted(extra, "extra value"));
     return absl::StrJoin(parts, ", ");
   }
 };
@@ -88,11 +87,11 @@ class Summary {
   DiffSummary Make() && {
     AddNames();
     AddOneSided();
-    if (shapes_ > 0) AddKind("shapes", absl::StrCat(Count(shapes_, "tensor"), " of another shape"));
+    if (shapes_ > 0) AddKind("shapes", absl::StrCat(Counted(shapes_, "tensor"), " of another shape"));
     if (!dtypes_.empty()) AddKind("dtypes", DTypesText());
     if (values_ > 0) AddKind("values", ValuesText());
     if (!report_.structure.empty()) {
-      AddKind("structure", Count(std::ssize(report_.structure), "difference") + " of texts and aliases");
+      AddKind("structure", Counted(std::ssize(report_.structure), "difference") + " of texts and aliases");
     }
     return std::move(summary_);
   }
@@ -126,7 +125,7 @@ class Summary {
     if (renamed.compared == 0) return;
     const bool is_equal = std::all_of(renamed.tensors.begin(), renamed.tensors.end(),
                                       [](const TensorDiff& tensor) { return tensor.equal(); });
-    AddKind("names", absl::StrCat(Count(renamed.compared, "tensor"), renamed.compared == 1 ? " has " : " have ",
+    AddKind("names", absl::StrCat(Counted(renamed.compared, "tensor"), renamed.compared == 1 ? " has " : " have ",
                                   PrefixText(renamed.prefix_a), " in A, ", PrefixText(renamed.prefix_b), " in B",
                                   is_equal ? "; all are equal but for that" : ""));
   }
@@ -146,7 +145,7 @@ class Summary {
   std::string DTypesText() const {
     std::vector<std::string> pairs;
     for (const auto& [dtypes, count] : dtypes_) {
-      pairs.push_back(absl::StrCat(Count(count, "tensor"), count == 1 ? " is " : " are ",
+      pairs.push_back(absl::StrCat(Counted(count, "tensor"), count == 1 ? " is " : " are ",
                                    std::string(DTypeName(dtypes.first)), " in A, ",
                                    std::string(DTypeName(dtypes.second)), " in B"));
     }
@@ -160,9 +159,9 @@ class Summary {
 
   std::string ValuesText() const {
     const int64_t compared = report_.compared + report_.renamed.compared;
-    std::string text =
-        absl::StrCat(values_, " of ", Count(compared, "tensor"), values_ == 1 ? " differs" : " differ", ", at most by ",
-                     absl::StrFormat("%.4g", largest_->values.max_abs), ", in ", Quote(largest_->name));
+    std::string text = absl::StrCat(values_, " of ", Counted(compared, "tensor"), values_ == 1 ? " differs" : " differ",
+                                    ", at most by ", absl::StrFormat("%.4g", largest_->values.max_abs), ", in ",
+                                    Quote(largest_->name));
     if (nan_mismatches_ > 0) absl::StrAppend(&text, "; NaN on one side in ", nan_mismatches_);
     return text;
   }

@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
 #include "fsdp/base/command_line.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/base/terminal.h"
@@ -80,7 +81,7 @@ absl::Status MakeReport(const std::vector<std::string>& metrics, const std::stri
   // All files are read before anything is written, so that a bad one leaves no page.
   const std::string page = ReportPage(runs);
   FSDP_RETURN_IF_ERROR(WriteOutputFile(page, path));
-  Print("%s: %d %s, %d steps, %s\n", Printable(path), runs.size(), runs.size() == 1 ? "run" : "runs", lines,
+  Print("%s: %s, %s, %s\n", Printable(path), Counted(std::ssize(runs), "run"), Counted(lines, "step"),
         FormatBytes(static_cast<double>(page.size())));
   return absl::OkStatus();
 }

@@ -16,6 +16,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/digest.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
@@ -85,7 +86,7 @@ std::string NoteOnOthers(const StateDict& contents, const StateDict& wanted) {
     if (key.section == StateKey::Section::kModel && loaded.count(key) == 0) others.push_back(key.fqn);
   }
   if (others.empty()) return "";
-  return absl::StrCat("left out: ", others.size(), others.size() == 1 ? " tensor" : " tensors",
+  return absl::StrCat("left out: ", Counted(std::ssize(others), "tensor"),
                       " that the model does not have: ", SomeOf(others));
 }
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/cuda/cuda_device.h"
 #include "fsdp/tensor/host_device.h"
@@ -61,8 +62,8 @@ absl::StatusOr<std::shared_ptr<Device>> CreateRankDevice(const Rendezvous& job, 
   }
   if (job.local_world_size > *gpus) {
     if (!options.share_gpu) {
-      return absl::InvalidArgumentError(absl::StrCat(job.local_world_size, " ranks on this host, which has ", *gpus,
-                                                     *gpus == 1 ? " GPU" : " GPUs", ": expected at most ", *gpus,
+      return absl::InvalidArgumentError(absl::StrCat(job.local_world_size, " ranks on this host, which has ",
+                                                     Counted(*gpus, "GPU"), ": expected at most ", *gpus,
                                                      ", or --share_gpu"));
     }
     // NCCL tells hosts apart by this name: with one for each rank it accepts several ranks on one GPU.

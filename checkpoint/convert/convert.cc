@@ -21,6 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "fsdp/base/annotate.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/convert/carried_blocks.h"
@@ -164,7 +165,7 @@ absl::Status CheckIsNoInput(const InputPaths& inputs, const std::string& destina
 void RecordAttributes(const StateDict& source, const FormatTarget& target, std::vector<std::string>& notes) {
   if (source.attributes.empty() || DriverOf(target).traits().is_ours) return;
   const size_t count = source.attributes.size();
-  notes.push_back(absl::StrCat(count, count == 1 ? " attribute" : " attributes",
+  notes.push_back(absl::StrCat(Counted(std::ssize(source.attributes), "attribute"),
                                " of the run that saved it (its config, data and options) ", count == 1 ? "is" : "are",
                                " left out: ", DriverOf(target).name(), " has no place for ",
                                count == 1 ? "it" : "them"));
@@ -212,7 +213,7 @@ std::string WithoutModelText(const StateDict& contents) {
   const int64_t optimizer = std::ssize(contents.entries()) - extra;
   if (contents.empty()) return "no model tensor, and no other value";
   const auto count = [](int64_t number, const char* what) {
-    return number == 0 ? "" : absl::StrCat(number, " ", what, number == 1 ? " value" : " values");
+    return number == 0 ? "" : Counted(number, absl::StrCat(what, " value"));
   };
   return absl::StrCat("no model tensor, only ", count(optimizer, "optimizer"),
                       optimizer > 0 && extra > 0 ? " and " : "", count(extra, "extra"), ", the first being ",

@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "fsdp/base/check.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/status_macros.h"
 #include "fsdp/checkpoint/source/decode_budget.h"
@@ -51,8 +52,8 @@ absl::Status Unusable(const std::string& what) {
 
 absl::Status WrongSize(const FlatUnit& unit, int64_t numel, int64_t packed, int world_size) {
   return Unusable(absl::StrCat("the flat parameter of unit ", Quote(unit.name), " has ", numel, " elements, which its ",
-                               unit.parts.size(), " parameters of ", packed, " elements do not make for ", world_size,
-                               world_size == 1 ? " rank" : " ranks"));
+                               unit.parts.size(), " parameters of ", packed, " elements do not make for ",
+                               Counted(world_size, "rank")));
 }
 
 void SetOffsets(const std::vector<int64_t>& offsets, FlatUnit& unit) {

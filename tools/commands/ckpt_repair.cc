@@ -8,6 +8,7 @@
 #include "absl/flags/flag.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/terminal.h"
 #include "fsdp/checkpoint/formats/formats.h"
 #include "fsdp/checkpoint/native/repair/repair.h"
@@ -75,9 +76,8 @@ int RunRepair(const CommandLine& line) {
   }
   json ? Print("%s", ToJson(path, *report, options.dry_run)) : PrintText(path, *report, options.dry_run);
   if (report->is_whole()) return kExitDone;
-  const size_t problems = report->problems.size();
-  return ReportFailure("ckpt repair", absl::DataLossError(absl::StrCat(path, " stays damaged: ", problems,
-                                                                       problems == 1 ? " problem" : " problems")));
+  const std::string problems = Counted(std::ssize(report->problems), "problem");
+  return ReportFailure("ckpt repair", absl::DataLossError(absl::StrCat(path, " stays damaged: ", problems)));
 }
 
 }  // namespace fsdp

@@ -228,8 +228,6 @@ void PrintText(const Verdict& verdict, const std::string& asked_for) {
         FormatBytes(static_cast<double>(report.bytes)), FormatBytes(BytesPerSecond(verdict)), Conclusion(verdict));
 }
 
-std::string Problems(size_t count) { return absl::StrCat(count, count == 1 ? " problem" : " problems"); }
-
 // What to do about damage; empty if there is nothing but another copy.
 std::string Remedy(const Verdict& verdict) {
   if (!verdict.is_ours) return "";
@@ -240,15 +238,18 @@ std::string Remedy(const Verdict& verdict) {
 // The last line, about the problems of the report.
 absl::Status Failure(const Verdict& verdict) {
   const VerifyReport& report = verdict.report;
-  const size_t damaged = report.problems.size() - report.unread.size();
+  const int64_t damaged = std::ssize(report.problems) - std::ssize(report.unread);
   if (damaged == 0) {
-    return absl::UnavailableError(absl::StrCat(verdict.path, " was not wholly read, and no damage was found: ",
-                                               Problems(report.unread.size()), " of this machine or program"));
+    return absl::UnavailableError(absl::StrCat(
+        verdict.path, " was not wholly read, and no damage was found: ", Counted(std::ssize(report.unread), "problem"),
+        " of this machine or program"));
   }
-  return absl::DataLossError(absl::StrCat(
-      verdict.path, " is damaged: ", Problems(damaged),
-      report.unread.empty() ? "" : absl::StrCat(", and was not wholly read: ", Problems(report.unread.size())),
-      Remedy(verdict)));
+  return absl::DataLossError(
+      absl::StrCat(verdict.path, " is damaged: ", Counted(damaged, "problem"),
+                   report.unread.empty()
+                       ? ""
+                       : absl::StrCat(", and was not wholly read: ", Counted(std::ssize(report.unread), "problem")),
+                   Remedy(verdict)));
 }
 
 }  // namespace

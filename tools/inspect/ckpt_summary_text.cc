@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/base/shell_word.h"
@@ -65,9 +66,8 @@ std::string Headline(const CheckpointSummary& summary) {
   const Manifest& manifest = summary.manifest;
   if (!summary.traits().is_ours) {
     const std::string step = manifest.save.has_step ? absl::StrCat(" of step ", manifest.save.step) : "";
-    const int ranks = manifest.save.world_size;
     const std::string writers =
-        summary.traits().has_writers ? absl::StrCat(", written by ", ranks, ranks == 1 ? " rank" : " ranks") : "";
+        summary.traits().has_writers ? absl::StrCat(", written by ", Counted(manifest.save.world_size, "rank")) : "";
     return absl::StrCat(summary.path, ": ", std::string(summary.traits().headline), step, writers, "\n");
   }
   return absl::StrCat(summary.path, ": a ", std::string(StateDictTypeName(manifest.save.type)), " checkpoint of ",

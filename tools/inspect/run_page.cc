@@ -17,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/tools/inspect/run_facts.h"
 #include "fsdp/tools/inspect/run_script.h"
@@ -297,8 +298,8 @@ std::string Data(const RunHistory& history, const std::vector<MapRow>& rows) {
 }
 
 std::string Headline(const std::string& absolute_path, const RunHistory& history) {
-  std::string what = absl::StrCat(history.steps.size(), history.steps.size() == 1 ? " checkpoint" : " checkpoints",
-                                  " of a run, steps ", history.steps.front().step, " to ", history.steps.back().step);
+  std::string what = absl::StrCat(Counted(std::ssize(history.steps), "checkpoint"), " of a run, steps ",
+                                  history.steps.front().step, " to ", history.steps.back().step);
   if (history.left_out > 0) {
     absl::StrAppend(&what, "; ", history.left_out, " more between them were not read: a page has at most ",
                     kMaxRunSteps);

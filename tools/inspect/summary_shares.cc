@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/escape_text.h"
 #include "fsdp/base/quote.h"
 #include "fsdp/tools/cli/progress.h"
@@ -29,7 +30,7 @@ int Width(const std::string& text, int limit) { return std::ssize(text) <= limit
 int64_t PayloadBytes(const StoredTensor& tensor) { return tensor.shape.numel() * SizeOf(tensor.dtype); }
 
 std::string TensorShare::ToString() const {
-  return absl::StrCat(tensors, tensors == 1 ? " tensor, " : " tensors, ", FormatBytes(static_cast<double>(bytes)));
+  return absl::StrCat(Counted(tensors, "tensor"), ", ", FormatBytes(static_cast<double>(bytes)));
 }
 
 void SectionShare::Add(const StoredTensor& tensor) {

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "fsdp/base/counted.h"
 #include "fsdp/base/natural_order.h"
 #include "fsdp/tools/cli/progress.h"
 #include "fsdp/tools/inspect/model_order.h"
@@ -129,9 +130,9 @@ std::vector<Group> GroupsOf(const Manifest& manifest, const std::vector<size_t>&
 std::string GroupRow(const Group& group, const Manifest& manifest, size_t columns) {
   int64_t nbytes = 0;
   for (const size_t i : group.tensors) nbytes += BytesOf(manifest.tensors[i]);
-  const size_t count = group.tensors.size();
   return absl::StrCat("<tr class=\"group\"><th scope=\"rowgroup\" colspan=\"", columns, "\">", Name(group.layer),
-                      "<span>", count, count == 1 ? " tensor, " : " tensors, ", Size(nbytes), "</span></th></tr>\n");
+                      "<span>", Counted(std::ssize(group.tensors), "tensor"), ", ", Size(nbytes),
+                      "</span></th></tr>\n");
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "fsdp/base/counted.h"
 #include "nlohmann/json.hpp"
 
 namespace fsdp {
@@ -139,8 +140,7 @@ Json JsonOf(const SimulatedRun& run) {
 }  // namespace
 
 std::string RanksText(const SimulatedJob& job) {
-  return absl::StrCat(job.ranks, job.ranks == 1 ? " rank on " : " ranks on ", job.hosts,
-                      job.hosts == 1 ? " host" : " hosts");
+  return absl::StrCat(Counted(job.ranks, "rank"), " on ", Counted(job.hosts, "host"));
 }
 
 std::string RunText(const SimulatedRun& run, const std::vector<SimulatedRun>& runs) {
